@@ -21,12 +21,12 @@
 //! | [`runner`] | seeds, threads, reports |
 #![forbid(unsafe_code)]
 
-mod addresses;
 pub mod check;
 pub mod coverage;
 mod damage;
 mod data;
 mod database;
+mod delivery;
 mod deposit;
 pub mod disk;
 mod event;
@@ -36,6 +36,7 @@ mod intruder;
 pub mod kernel;
 mod lane_pair;
 pub mod lender;
+pub mod lenders;
 mod nemesis;
 mod net;
 mod past_epochs;
@@ -49,4 +50,5 @@ pub mod scenario;
 mod server;
 pub mod storage;
 pub mod trace;
+pub mod window_ring;
 pub mod world;

@@ -8,6 +8,7 @@ use netram_proto::wire::{FrameHeader, FrameKind};
 use crate::check::{self, rule01};
 use crate::event::FrameDirection;
 use crate::event::WorldEvent;
+use crate::intruder;
 use crate::lender::{LENDER_BYTES, packet_of};
 use crate::profile::WorldFault;
 use crate::world::World;
@@ -21,8 +22,6 @@ pub(crate) struct Nemesis {
     busy_until: Time,
     /// Whether no more faults happen.
     pub(crate) stopped: bool,
-    /// When each lender last lost its memory.
-    lost_at: Vec<Time>,
 }
 
 impl Nemesis {
@@ -32,7 +31,6 @@ impl Nemesis {
             slowness: 1,
             busy_until: Time(0),
             stopped: false,
-            lost_at: Vec::new(),
         }
     }
 
@@ -78,11 +76,11 @@ impl World {
         let client = self.living(host);
         match action {
             WorldFault::BreakLink => {
-                let conns = self.conns_to(lender);
+                let conns = self.network.conns_to(lender);
                 if !conns.is_empty() {
                     let conn = self.kernel.rng.pick(&conns);
                     self.kernel.hit("nemesis: links broken");
-                    self.break_conn(conn);
+                    self.network.break_conn(&mut self.kernel, conn);
                 }
             }
             WorldFault::Partition => self.partition(host, lender),
@@ -136,7 +134,9 @@ impl World {
             WorldFault::Rot | WorldFault::Unreadable | WorldFault::StaleBytes => self.damage(host, action),
             WorldFault::SlotDamage => self.damage_slot(host),
             WorldFault::MoveLender => self.move_lender(),
-            WorldFault::Intrude => self.run_intruder(lender),
+            WorldFault::Intrude => {
+                intruder::run_intruder(&mut self.kernel, &mut self.lenders, &mut self.network, lender)
+            }
         }
     }
 
@@ -167,6 +167,21 @@ impl World {
         true
     }
 
+    /// Makes another address lead to a lender: an unused one, or one that led to another lender.
+    fn move_lender(&mut self) {
+        let count = self.lenders.address_count();
+        let (one, other) = (self.kernel.rng.index(count), self.kernel.rng.index(count));
+        let Some(moved) = self.lenders.swap_addresses(one, other) else {
+            return;
+        };
+        self.kernel.hit("nemesis: lenders moved");
+        self.kernel
+            .tell(|| format!("what was at l{one} is at l{other} now, and the other way round"));
+        for lender in moved {
+            self.network.break_all(&mut self.kernel, lender);
+        }
+    }
+
     fn pause(&mut self) -> Nanos {
         Nanos::from_ms(self.kernel.rng.pick(&[20, 200, 700, 3000]))
     }
@@ -174,12 +189,12 @@ impl World {
     fn partition(&mut self, host: usize, lender: usize) {
         self.kernel.hit("nemesis: partitions");
         let until = self.kernel.now() + Nanos::from_ms(self.kernel.rng.pick(&[50, 400, 1500, 5000]));
-        let blocked = &mut self.blocked[host][lender];
-        match self.kernel.rng.below(3) {
-            0 => blocked.0 = until,
-            1 => blocked.1 = until,
-            _ => *blocked = (until, until),
-        }
+        let ways: &[FrameDirection] = match self.kernel.rng.below(3) {
+            0 => &[FrameDirection::Up],
+            1 => &[FrameDirection::Down],
+            _ => &[FrameDirection::Up, FrameDirection::Down],
+        };
+        self.network.block(host, lender, until, ways);
     }
 
     fn kill_lender(&mut self, lender: usize) {
@@ -192,17 +207,7 @@ impl World {
             return;
         }
         self.lenders[lender].kill();
-        self.lender_died(lender);
-    }
-
-    /// Handles the death of a lender's process: its connections end, and it is restarted later.
-    pub(crate) fn lender_died(&mut self, lender: usize) {
-        self.kernel.tell(|| format!("lender {lender}'s process dies"));
-        for conn in self.conns_to(lender) {
-            self.break_conn(conn);
-        }
-        let delay = Nanos::from_ms(self.kernel.rng.pick(&[5, 100, 1000, 4000]));
-        self.kernel.at(delay, WorldEvent::LenderUp { lender });
+        self.network.lender_died(&mut self.kernel, lender);
     }
 
     fn lose_lender(&mut self, lender: usize) {
@@ -212,16 +217,13 @@ impl World {
         self.kernel.hit("nemesis: lender machines lost");
         self.kernel
             .tell(|| format!("lender {lender}'s machine dies with its memory"));
-        self.nemesis.lost_at.resize(self.lenders.len(), Time(0));
-        self.nemesis.lost_at[lender] = self.kernel.now();
-        let next = self.next_incarnation();
-        let conns = self.conns_to(lender);
-        self.lenders[lender].lose(next);
+        let conns = self.network.conns_to(lender);
+        self.lenders.lose(lender, self.kernel.now());
         // A dead machine sends no farewell. Its clients notice by waiting, or when it is back and resets
         // them.
         let silent = self.kernel.rng.chance(500);
         for conn in conns.into_iter().filter(|_| !silent) {
-            self.break_conn(conn);
+            self.network.break_conn(&mut self.kernel, conn);
         }
         let delay = Nanos::from_ms(self.kernel.rng.pick(&[5, 300, 2000]));
         self.kernel.at(delay, WorldEvent::LenderUp { lender });
@@ -271,25 +273,16 @@ impl World {
             })
     }
 
-    pub(crate) fn lost_since(&self, lender: usize, _process: usize) -> bool {
-        let lost_at = self.nemesis.lost_at.get(lender).copied().unwrap_or(Time(0));
-        self.kernel.now().since(lost_at) < Nanos::from_ms(5000) && lost_at > Time(0)
-    }
-
     pub(crate) fn start_lender(&mut self, lender: usize) {
         if self.lenders[lender].up {
             return;
         }
-        let (journal, planted) = (self.kernel.journal(), self.kernel.planted());
-        let next = self.next_incarnation();
-        if !self.lenders[lender].start(journal, next, planted) {
+        if !self.lenders.start(&self.kernel, lender) {
             // An intruder in the writer's name may declare an LSN stable at which no record begins.
-            if !self.is_untrusted(lender) {
+            if !self.lenders.is_untrusted(lender) {
                 check::rule02::fail_unproven_memory(lender);
             }
             self.kernel.hit("intruder: memory forgotten at a restart");
-            self.nemesis.lost_at.resize(self.lenders.len(), Time(0));
-            self.nemesis.lost_at[lender] = self.kernel.now();
         }
         self.kernel.tell(|| format!("lender {lender} is up"));
     }
@@ -316,8 +309,9 @@ impl World {
     fn withdraw(&mut self, lender: usize) {
         let packet = packet_of(&FrameHeader::new(FrameKind::Withdraw), &[]);
         self.kernel.hit("nemesis: lenders withdrawn");
-        for conn in self.conns_to(lender) {
-            self.send(conn, FrameDirection::Down, packet.clone());
+        for conn in self.network.conns_to(lender) {
+            self.network
+                .send(&mut self.kernel, conn, FrameDirection::Down, packet.clone());
         }
         self.lenders[lender].withdrawn = true;
         // Its clients have that long to move away. Then it stops and is restarted with the memory it had.
@@ -328,7 +322,7 @@ impl World {
     pub(crate) fn lender_stops(&mut self, lender: usize) {
         if self.lenders[lender].up && self.lenders[lender].withdrawn {
             self.lenders[lender].kill();
-            self.lender_died(lender);
+            self.network.lender_died(&mut self.kernel, lender);
         }
     }
 
@@ -337,17 +331,13 @@ impl World {
         self.kernel.tell(|| String::from("everything is healed"));
         self.nemesis.stopped = true;
         self.nemesis.slow_until = Time(0);
-        for blocked in self.blocked.iter_mut().flatten() {
-            *blocked = (Time(0), Time(0));
-        }
+        self.network.unblock();
         for lender in 0..self.lenders.len() {
             self.lenders[lender].paused_until = Time(0);
             self.lenders[lender].crashes_in_append = false;
             if core::mem::take(&mut self.lenders[lender].withdrawn) {
                 // It lends again; its clients learn of that when they reconnect.
-                for conn in self.conns_to(lender) {
-                    self.break_conn(conn);
-                }
+                self.network.break_all(&mut self.kernel, lender);
             }
             self.lenders[lender].window.limit = LENDER_BYTES;
             self.start_lender(lender);

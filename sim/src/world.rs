@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use netram_files::model::MemoryDisk;
-use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn};
+use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::journal::{LogFile, SlotPair, View};
 use netram_proto::limit::SLOT_BYTES;
 use netram_proto::planted::FaultSwitch;
@@ -21,9 +21,9 @@ use crate::disk::{PlatterFile, SimDisk, SimDiskHandle, SimFile};
 use crate::event::WorldEvent;
 use crate::history::JournalHistory;
 use crate::kernel::SimKernel;
-use crate::lender::SimLender;
+use crate::lenders::Lenders;
 use crate::nemesis::Nemesis;
-use crate::net::SimConnection;
+use crate::net::{FrameInFlight, Network};
 use crate::past_epochs::PastEpoch;
 use crate::process::SimProcess;
 use crate::profile::WorldProfile;
@@ -86,17 +86,13 @@ pub struct World {
     /// Clock, schedule, random source, trace and counters.
     pub kernel: SimKernel,
     /// The lenders.
-    pub lenders: Vec<SimLender>,
-    /// Index of the lender that each address of the settings leads to now.
-    pub(crate) address_lenders: Vec<Option<usize>>,
+    pub lenders: Lenders,
     /// The client's machines: the first, and perhaps one with a copied disk.
     pub hosts: Vec<ClientHost>,
     pub(crate) processes: Vec<SimProcess>,
-    pub(crate) conns: Vec<SimConnection>,
-    /// `[host][lender]`: frames up and down are blocked until these times.
-    pub(crate) blocked: Vec<Vec<(Time, Time)>>,
+    /// The network between the client's machines and the lenders.
+    pub(crate) network: Network,
     pub(crate) nemesis: Nemesis,
-    pub(crate) incarnations: u64,
     /// The machine that keeps a replica of the client's volume, in worlds that have one.
     pub(crate) data: Option<SimDataLender>,
     /// The server of the region, in worlds whose journal is a node's.
@@ -118,8 +114,6 @@ pub struct World {
     pub(crate) backing_disk: Option<MemoryDisk>,
     /// LSN that members had acknowledged while the data lender was in service.
     pub(crate) acked_in_service: Lsn,
-    /// Whether an intruder has changed the journal's member, by lender.
-    pub(crate) tampered: Vec<bool>,
 }
 
 /// A world that programs share.
@@ -129,27 +123,17 @@ impl World {
     /// A world with these parameters, and a journal created on its first host.
     pub fn new(mut rng: Rng, profile: WorldProfile, planted: FaultSwitch, trace: EventTrace) -> World {
         let journal = JournalId(u128::from(rng.draw()));
-        let mut incarnations = 0;
-        let lenders = profile.domains.iter().map(|domain| {
-            incarnations += 1;
-            SimLender::new(domain.clone(), Incarnation(incarnations))
-        });
-        let lenders: Vec<SimLender> = lenders.collect();
+        let lenders = Lenders::new(&profile);
         let host = new_host(&mut rng, &profile, journal);
-        let lives = profile.address_lenders.clone();
-        let usurped = vec![false; lenders.len()];
-        let blocked = vec![vec![(Time(0), Time(0)); lenders.len()]];
+        let mut network = Network::new();
+        network.add_host(lenders.len());
         let mut world = World {
             kernel: SimKernel::new(rng, profile, journal, planted, trace),
             nemesis: Nemesis::new(),
-            tampered: usurped,
             lenders,
-            address_lenders: lives,
             hosts: vec![host],
             processes: Vec::new(),
-            conns: Vec::new(),
-            blocked,
-            incarnations,
+            network,
             data: None,
             server: None,
             data_sessions: 0,
@@ -181,7 +165,12 @@ impl World {
                 way,
                 number,
                 packet,
-            } => self.on_packet(conn, way, number, packet),
+            } => self.on_packet(FrameInFlight {
+                conn,
+                way,
+                number,
+                packet,
+            }),
             WorldEvent::Datagram {
                 conn,
                 channel,
@@ -231,11 +220,6 @@ impl World {
         }
     }
 
-    pub(crate) fn next_incarnation(&mut self) -> Incarnation {
-        self.incarnations += 1;
-        Incarnation(self.incarnations)
-    }
-
     /// Copies a host's disk, as an operator does who believes that this moves a journal. Returns the new
     /// host.
     pub fn copy_host(&mut self, host: usize) -> usize {
@@ -270,7 +254,7 @@ impl World {
 
     fn add_host(&mut self, host: ClientHost) -> usize {
         self.hosts.push(host);
-        self.blocked.push(vec![(Time(0), Time(0)); self.lenders.len()]);
+        self.network.add_host(self.lenders.len());
         self.hosts.len() - 1
     }
 

@@ -3,7 +3,8 @@
 
 use netram_proto::journal::RecoveryError;
 
-use super::{fail, rule01};
+use super::rule01;
+use super::violation::fail;
 use crate::process::{OpenFailure, WAIT_MAX};
 use crate::world::World;
 
@@ -64,7 +65,7 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
             // more members, or name fewer of those that have everything (seed 6093678).
             let found = &world.hosts[host].cached_view;
             let intact = rule01::intact(world, view).min(rule01::intact(world, found));
-            if intact >= view.answers().max(*needed) && !world.has_liars() {
+            if intact >= view.answers().max(*needed) && !world.lenders.has_liars() {
                 fail(
                     5,
                     format!(
@@ -75,7 +76,7 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
                     ),
                 );
             }
-            if world.kernel.profile.within_budget && !world.has_liars() && world.hosts.len() == 1 {
+            if world.kernel.profile.within_budget && !world.lenders.has_liars() && world.hosts.len() == 1 {
                 fail(
                     5,
                     String::from("recovery refused although no more was lost than the rule allows"),
@@ -83,11 +84,12 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
             }
         }
         OpenFailure::Corrupt { at } => {
-            if !world.hosts[host].damaged && !world.has_liars() && world.hosts.len() == 1 {
+            if !world.hosts[host].damaged && !world.lenders.has_liars() && world.hosts.len() == 1 {
                 fail(8, format!("recovery calls the log damaged at {at}; nothing was"));
             }
         }
-        OpenFailure::Refused(RecoveryError::Fenced { .. }) if world.hosts.len() > 1 || world.has_liars() => {}
+        OpenFailure::Refused(RecoveryError::Fenced { .. })
+            if world.hosts.len() > 1 || world.lenders.has_liars() => {}
         OpenFailure::Crashed => (),
         other => fail(
             0,
@@ -98,7 +100,7 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
 
 /// With everything healed and loss accepted, a journal opens.
 pub(crate) fn refused_loss(world: &World, host: usize, failure: &OpenFailure) {
-    let excused = world.has_liars() || world.hosts.len() > 1 || world.hosts[host].damaged;
+    let excused = world.lenders.has_liars() || world.hosts.len() > 1 || world.hosts[host].damaged;
     if *failure != OpenFailure::Crashed && !excused {
         fail(
             0,
@@ -113,7 +115,7 @@ pub(crate) fn fenced(world: &mut World, first: usize, copy: usize) {
     let Some(serving) = world.serving(first) else {
         return;
     };
-    if overtaken && serving.writer.fenced().is_none() && !world.has_liars() {
+    if overtaken && serving.writer.fenced().is_none() && !world.lenders.has_liars() {
         fail(
             4,
             String::from("the first writer goes on and has not learnt that it was overtaken"),

@@ -3,7 +3,7 @@
 
 use netram_proto::journal::MulticastStats;
 
-use super::fail;
+use super::violation::fail;
 use crate::world::World;
 
 /// Over links without loss, at most one multicast byte in this many is sent again. The rest would be a timing

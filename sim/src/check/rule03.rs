@@ -3,7 +3,8 @@
 
 use netram_proto::journal::View;
 
-use super::{fail, rule01, rule16, rule19};
+use super::violation::fail;
+use super::{rule01, rule16, rule19};
 use crate::world::World;
 
 /// Checks `view` after its store has succeeded.

@@ -7,7 +7,8 @@ use netram_proto::id::Lsn;
 use netram_proto::journal::{PeerAnswer, PeerWindow, View};
 use netram_proto::wire::ChainPoint;
 
-use super::{fail, rule06, rule16};
+use super::violation::fail;
+use super::{rule06, rule16};
 use crate::world::World;
 
 /// Checks the answers that recovery takes as sufficient.
@@ -37,16 +38,16 @@ pub(crate) fn answered(
     }
     for (index, window) in complete.into_iter().zip(windows) {
         let member = &view.members[index];
-        let number = world.lender_of(member);
+        let number = world.lenders.lender_of(member);
         let lender = &world.lenders[number];
-        if world.is_untrusted(number) {
+        if world.lenders.is_untrusted(number) {
             continue;
         }
         let state = lender.state();
         if lender.incarnation != member.incarnation {
             // The member may have lost its memory after it was read. If it lost it before, it could not have
             // answered.
-            if !world.lost_since(number, process) {
+            if !world.lenders.has_lost_recently(number, world.kernel.now()) {
                 fail(
                     5,
                     format!("lender {number} counts as an answer with the memory of another life"),

@@ -6,7 +6,7 @@ use netram_proto::limit::SLOT_BYTES;
 use netram_proto::port::LogError;
 use netram_proto::wire::ChainPoint;
 
-use super::fail;
+use super::violation::fail;
 use crate::world::World;
 
 /// Compares the recovered log, as a reader would see it, with what was truly appended.

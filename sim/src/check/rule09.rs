@@ -2,7 +2,7 @@
 
 use netram_proto::id::Lsn;
 
-use super::fail;
+use super::violation::fail;
 use crate::world::World;
 
 /// Checks a report to the writer that everything below `end` is stable.

@@ -4,7 +4,7 @@
 use netram_block::{BLOCK_BYTES, SECTOR_BYTES};
 use netram_proto::id::Lsn;
 
-use super::fail;
+use super::violation::fail;
 use crate::world::World;
 
 /// Every change of a volume that was ever logged and is still part of its journal.

@@ -6,7 +6,8 @@ use netram_proto::id::Lsn;
 use netram_proto::journal::ViewMember;
 use netram_proto::wire::ChainPoint;
 
-use super::{fail, rule01};
+use super::rule01;
+use super::violation::fail;
 use crate::world::World;
 
 /// Checks an acknowledgement of everything below `upto` in a shared journal.
@@ -85,7 +86,7 @@ pub(crate) fn learnt(world: &mut World, process: usize) {
     };
     // A member that lost its memory since lost its fence too and cannot report it.
     let (seal, _) = server.view.fence();
-    let sealed = |member: &ViewMember| world.lenders[world.lender_of(member)].state().epoch >= seal;
+    let sealed = |member: &ViewMember| world.lenders.member(member).state().epoch >= seal;
     if !server.view.members.iter().any(sealed) {
         return;
     }

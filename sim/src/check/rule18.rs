@@ -3,7 +3,7 @@
 
 use netram_proto::id::{Epoch, WriterId};
 
-use super::fail;
+use super::violation::fail;
 use crate::world::World;
 
 /// Newest epoch on the platter of a host, with its writer and view number.

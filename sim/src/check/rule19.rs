@@ -4,7 +4,7 @@
 
 use netram_proto::journal::View;
 
-use super::fail;
+use super::violation::fail;
 use crate::process::OpenFailure;
 use crate::world::World;
 

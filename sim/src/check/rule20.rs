@@ -4,7 +4,7 @@
 
 use netram_proto::journal::{LenderRole, Recovery};
 
-use super::fail;
+use super::violation::fail;
 use crate::world::World;
 
 /// Checks a recovery after an answer. Each member has a window of `window` bytes.
@@ -42,10 +42,7 @@ pub(crate) fn gave_up(world: &World, process: usize, lender: usize) {
     let Some(serving) = world.serving(process) else {
         return;
     };
-    let slot = world
-        .address_lenders
-        .iter()
-        .position(|lives| *lives == Some(lender));
+    let slot = world.lenders.address_of(lender);
     if slot.is_some_and(|slot| serving.writer.view().has(slot)) {
         fail(
             20,

@@ -5,7 +5,7 @@ use netram_proto::id::Lsn;
 use netram_proto::journal::View;
 use netram_proto::member::MemberState;
 
-use super::fail;
+use super::violation::fail;
 use crate::world::World;
 
 /// Checks lender `index`, in state `before`, after it was told of the deletion of a directory with `view`

@@ -17,7 +17,6 @@ mod serve;
 pub use log::SimLog;
 pub(crate) use log::WAIT_MAX;
 pub use open::OpenFailure;
-pub(crate) use open::lender_at;
 pub(crate) use open::{ALL_MEMBERS_WAIT, RECOVERY_TIMEOUT};
 pub(crate) use serve::ServingState;
 
@@ -36,10 +35,6 @@ use crate::world::World;
 pub(crate) struct SimProcess {
     pub(crate) host: usize,
     pub(crate) writer: WriterId,
-    /// Slot of the machine inside → its connection.
-    pub(crate) conns: Vec<Option<usize>>,
-    /// Slot of the machine inside → the address it means.
-    slots: Vec<usize>,
     pub(crate) phase: ProcessPhase,
     pub(crate) paused_until: Time,
     /// State of the log when the process ended, which its program still sees.
@@ -69,14 +64,13 @@ impl World {
         self.processes.push(SimProcess {
             host,
             writer: WriterId(self.kernel.rng.draw()),
-            conns: Vec::new(),
-            slots: Vec::new(),
             phase: ProcessPhase::Dead,
             paused_until: Time(0),
             last_state: LogState::default(),
             appends_itself: false,
             proven: false,
         });
+        self.network.add_process();
         let process = self.processes.len() - 1;
         self.kernel.at(TICK, WorldEvent::Tick { process });
         process
@@ -131,12 +125,11 @@ impl World {
 
     /// Ends a process for whatever reason: connections close, and events for it are dropped.
     fn reap(&mut self, process: usize) {
-        for conn in self.processes[process].conns.clone().into_iter().flatten() {
-            self.close_here(conn);
-        }
+        self.network
+            .close_all(&mut self.kernel, &mut self.lenders, process);
         self.processes[process].last_state = self.log_state(process);
         self.processes[process].phase = ProcessPhase::Dead;
-        self.processes[process].conns.clear();
+        self.network.set_slots(process, core::iter::empty());
     }
 
     /// Handles a process that died between two disk operations. Whether its machine died too is drawn.
@@ -188,8 +181,8 @@ impl World {
     pub(crate) fn process_gets(&mut self, process: usize, slot: usize, packet: &[u8]) {
         let now = self.kernel.now();
         let Ok(frame) = Frame::parse(packet) else {
-            if let Some(conn) = self.processes[process].conns[slot] {
-                self.break_conn(conn);
+            if let Some(conn) = self.network.conn_in(process, slot) {
+                self.network.break_conn(&mut self.kernel, conn);
             }
             return;
         };
@@ -240,16 +233,10 @@ impl World {
                 let until = self.data.as_ref()?.paused_until;
                 return (until > self.kernel.now()).then_some(until);
             }
-            WorldEvent::Connected { conn } | WorldEvent::Closed { conn } => self.conns[conn].process,
+            WorldEvent::Connected { conn } | WorldEvent::Closed { conn } => self.network.process_of(conn),
             _ => return None,
         };
         let until = self.processes[process].paused_until;
         (until > self.kernel.now()).then_some(until)
-    }
-
-    /// Slot under which the machine inside knows a lender.
-    pub(crate) fn slot_of(&self, process: usize, lender: usize) -> Option<usize> {
-        let process = &self.processes[process];
-        (0..process.conns.len()).find(|&slot| self.address_lenders[process.slots[slot]] == Some(lender))
     }
 }

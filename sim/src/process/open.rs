@@ -18,6 +18,7 @@ use super::{OpeningState, ProcessPhase, ServingState};
 use crate::check;
 use crate::disk::SimFile;
 use crate::lender::packet_of;
+use crate::lenders::lender_at;
 use crate::world::World;
 
 /// Waiting time for all members; those needed get [`RECOVERY_TIMEOUT`].
@@ -312,7 +313,8 @@ impl World {
             return Err(OpenFailure::Crashed);
         };
         let inquiry = opening.recovery.clone();
-        self.close_all(process);
+        self.network
+            .close_all(&mut self.kernel, &mut self.lenders, process);
         match &verdict {
             Ok(()) => {
                 let limit = files.superblock.head.lsn.plus(files.log.capacity());
@@ -329,12 +331,6 @@ impl World {
         Ok(verdict.is_err().then_some(inquiry))
     }
 
-    fn close_all(&mut self, process: usize) {
-        for conn in self.processes[process].conns.clone().into_iter().flatten() {
-            self.close_here(conn);
-        }
-    }
-
     /// The recovery that fences and reads the members for the epoch of `files`, or only asks them.
     fn recovery(&self, process: usize, files: &OpenedFiles, scan: LogScan) -> Recovery {
         let view = &files.view;
@@ -347,7 +343,7 @@ impl World {
             ALL_MEMBERS_WAIT,
             RECOVERY_TIMEOUT,
         )
-        .with_addresses(self.addresses().iter().map(String::as_str));
+        .with_addresses(self.lenders.addresses().iter().map(String::as_str));
         recovery.plant(self.kernel.planted());
         if let Some(closed) = self.hosts[self.processes[process].host].replica_closed {
             recovery = recovery.of_replica(view, closed);
@@ -376,7 +372,8 @@ impl World {
             Err(RecoveryError::Missing { .. } | RecoveryError::Unproven { .. }) if accept_loss => (),
             Err(refusal) => return Err(OpenFailure::Refused(refusal)),
         }
-        self.close_all(process);
+        self.network
+            .close_all(&mut self.kernel, &mut self.lenders, process);
         Ok(windows)
     }
 
@@ -384,8 +381,7 @@ impl World {
     fn ask(&mut self, process: usize, recovery: Recovery, cut: Option<Time>) -> Option<MemberAnswers> {
         let slots: Vec<usize> = recovery.addresses().map(lender_at).collect();
         let count = slots.len();
-        self.processes[process].slots = slots;
-        self.processes[process].conns = vec![None; count];
+        self.network.set_slots(process, slots.into_iter());
         self.processes[process].phase = ProcessPhase::Opening(Box::new(OpeningState {
             recovery,
             tried_at: vec![Time(0); count],
@@ -422,9 +418,8 @@ impl World {
 
     pub(super) fn settle_opening(&mut self, process: usize) {
         let now = self.kernel.now();
-        for slot in 0..self.processes[process].conns.len() {
-            let conn = self.processes[process].conns[slot];
-            let address = self.processes[process].slots[slot];
+        for slot in 0..self.network.slot_count(process) {
+            let conn = self.network.conn_in(process, slot);
             let stream = self.kernel.is_stream();
             let ProcessPhase::Opening(opening) = &mut self.processes[process].phase else {
                 return;
@@ -433,7 +428,9 @@ impl World {
             let Some(conn) = conn else {
                 if due {
                     opening.tried_at[slot] = now;
-                    self.connect(process, slot, address);
+                    let host = self.processes[process].host;
+                    self.network
+                        .connect(&mut self.kernel, &self.lenders, (process, host), slot);
                 }
                 continue;
             };
@@ -443,27 +440,35 @@ impl World {
                     unreachable!("recovery has no ring")
                 };
                 let packet = packet_of(&outgoing.header, &bytes[..length]);
-                self.send(conn, crate::event::FrameDirection::Up, packet);
+                self.network
+                    .send(&mut self.kernel, conn, crate::event::FrameDirection::Up, packet);
             } else if !stream && due {
                 // A frame was lost; begin anew.
                 opening.tried_at[slot] = now;
                 opening.recovery.on_lost(slot);
-                self.close_here(conn);
+                self.network.close_here(&mut self.kernel, &mut self.lenders, conn);
             }
         }
     }
 
     fn serve(&mut self, process: usize, files: OpenedFiles, taken: AssembledLog) -> Result<(), OpenFailure> {
         let serving = ServingState::new(self, self.processes[process].host, files, taken.end);
-        let addresses = self.address_lenders.len();
-        self.processes[process].slots = (0..addresses).collect();
-        self.processes[process].conns = vec![None; addresses];
+        let addresses = self.lenders.address_count();
+        self.network.set_slots(process, 0..addresses);
         self.processes[process].phase = ProcessPhase::Serving(Box::new(serving));
         self.kernel.mark(5, taken.end.lsn.0);
         self.kernel
             .tell(|| format!("process {process} serves from {}", taken.end.lsn));
         self.settle(process);
         Ok(())
+    }
+
+    /// Whether a member's record opens under the journal's key, which proves that a holder of the key wrote
+    /// it.
+    fn opens(&self, host: usize, lsn: Lsn, record: &[u8]) -> bool {
+        let history = &self.hosts[host].history;
+        let end = lsn.0.saturating_add(record.len() as u64);
+        !self.kernel.profile.intruded || end <= history.tail().0 && history.bytes(lsn, Lsn(end)) == record
     }
 
     fn count_recovery(&mut self, taken: &AssembledLog, accept_loss: bool) {
@@ -494,12 +499,4 @@ pub(super) fn describe_view(view: &View) -> String {
         ..
     } = view;
     format!("view {version} of epoch {epoch}, {members:?} counting {counting}")
-}
-
-/// The number of an address: the lender's, if no address leads elsewhere.
-pub(crate) fn lender_at(address: &str) -> usize {
-    address
-        .strip_prefix('l')
-        .and_then(|number| number.parse().ok())
-        .unwrap_or_default()
 }

@@ -162,7 +162,7 @@ impl ServingState {
 fn writer_config(world: &World) -> WriterConfig {
     let profile = &world.kernel.profile;
     WriterConfig {
-        lenders: world.addresses(),
+        lenders: world.lenders.addresses(),
         rule: profile.rule,
         wanted: profile.wanted,
         min: profile.min,
@@ -217,11 +217,11 @@ impl World {
 
     fn close_unwanted(&mut self, process: usize, serving: &mut ServingState) {
         for slot in serving.writer.take_disconnects().iter() {
-            if let Some(conn) = self.processes[process].conns[slot] {
+            if let Some(conn) = self.network.conn_in(process, slot) {
                 self.kernel.hit("links given up by the writer");
                 self.kernel
                     .tell(|| format!("process {process} gives its link to lender {slot} up"));
-                self.close_here(conn);
+                self.network.close_here(&mut self.kernel, &mut self.lenders, conn);
             }
         }
     }
@@ -400,28 +400,32 @@ impl World {
             check::rule04::sends(self, process, serving);
             if let FrameBody::Log { from, bytes } = outgoing.body {
                 let body = serving.ring_bytes(from, bytes);
-                self.multicast(process, serving.writer.channel(), outgoing.header, &body);
+                let from = (process, serving.writer.channel());
+                self.network
+                    .multicast(&mut self.kernel, &self.lenders, from, outgoing.header, &body);
             }
         }
-        for slot in 0..self.address_lenders.len() {
+        for slot in 0..self.lenders.address_count() {
             if serving.writer.wants_connection(slot, now) {
-                if let Some(old) = self.processes[process].conns[slot] {
-                    self.close_here(old);
+                if let Some(old) = self.network.conn_in(process, slot) {
+                    self.network.close_here(&mut self.kernel, &mut self.lenders, old);
                 }
-                self.connect(process, slot, slot);
+                let from = (process, self.processes[process].host);
+                self.network.connect(&mut self.kernel, &self.lenders, from, slot);
                 continue;
             }
-            let Some(conn) = self.processes[process].conns[slot] else {
+            let Some(conn) = self.network.conn_in(process, slot) else {
                 continue;
             };
-            while self.has_room(conn) {
+            while self.network.has_room(conn) {
                 let Some(outgoing) = serving.writer.next_frame(slot, now) else {
                     break;
                 };
                 check::rule04::sends(self, process, serving);
                 check::rule04::closes(self, process, serving, &outgoing.header);
                 let packet = serving.packet(&outgoing);
-                self.send(conn, FrameDirection::Up, packet);
+                self.network
+                    .send(&mut self.kernel, conn, FrameDirection::Up, packet);
             }
         }
     }

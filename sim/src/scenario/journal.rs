@@ -208,7 +208,7 @@ pub(super) fn settle_down(world: &mut World, host: usize) {
             let _ = world.wait(process, ticket, Durability::Remote);
         }
         world.run_for(Nanos::from_ms(2000));
-        if !world.has_liars() {
+        if !world.lenders.has_liars() {
             check::liveness::grown_back(world, process);
         }
         let cut = world.kernel.rng.chance(500);

@@ -78,7 +78,7 @@ fn lose_everything(world: &mut World, process: usize) {
         .serving(process)
         .is_some_and(|serving| serving.writer.blocked().is_none());
     for lender in 0..world.lenders.len() {
-        let next = world.next_incarnation();
+        let next = world.lenders.next_incarnation();
         world.lenders[lender].lose(next);
         world.start_lender(lender);
     }

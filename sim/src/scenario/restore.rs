@@ -153,7 +153,7 @@ impl VolumeProgram {
         let world = &mut *self.world.borrow_mut();
         loss.note(world, &found);
         let view = found.view.restored(WriterId(0)).restored(WriterId(0));
-        let addresses = world.addresses();
+        let addresses = world.lenders.addresses();
         let mut question = Recovery::new(
             &view,
             view.epoch,

@@ -121,7 +121,7 @@ fn reopen(world: &mut World) {
 fn attempt_to_read(world: &mut World, host: usize, last: bool) -> Option<ChainPoint> {
     let server = world.server.as_ref()?;
     let (view, kept) = (server.view.clone(), server.merged_end);
-    let addresses = world.addresses();
+    let addresses = world.lenders.addresses();
     let mut recovery = Recovery::of_node(
         &view,
         kept.lsn,
