@@ -6,8 +6,8 @@ use netram_proto::limit::SLOT_BYTES;
 use netram_proto::port::RecordKind;
 use netram_proto::wire::{ChainPoint, RecordHeader, finish_record};
 
-use crate::check::rule06::DATA_OFFSET;
 use crate::disk::{PlatterFile, SECTOR_BYTES};
+use crate::log_image::DATA_OFFSET;
 use crate::profile::WorldFault;
 use crate::world::World;
 

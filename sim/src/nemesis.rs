@@ -351,7 +351,7 @@ impl World {
             data.start();
         }
         self.heal_server();
-        for host in &self.hosts {
+        for host in self.hosts.iter() {
             let mut disk = host.disk.borrow_mut();
             disk.heal();
             disk.make_readable();

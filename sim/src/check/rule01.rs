@@ -6,7 +6,8 @@ use netram_proto::journal::{View, ViewMember};
 use netram_proto::member::MemberState;
 
 use super::violation::fail;
-use crate::world::{ClientHost, World};
+use crate::hosts::ClientHost;
+use crate::world::World;
 
 /// Checks an acknowledgement of everything below `upto`.
 pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {

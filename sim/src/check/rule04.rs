@@ -6,8 +6,9 @@ use netram_proto::id::Lsn;
 use netram_proto::wire::{Flag, FrameHeader, FrameKind};
 
 use super::violation::fail;
+use crate::hosts::NewerEpoch;
 use crate::process::ServingState;
-use crate::world::{NewerEpoch, World};
+use crate::world::World;
 
 /// Checks that a fenced writer acknowledges nothing more.
 pub(crate) fn fenced(world: &mut World, serving: &mut ServingState) {

@@ -82,7 +82,10 @@ pub(crate) fn recovered(
 ) {
     let host = world.processes[process].host;
     rule06::genuine(world, host, head, end);
-    let (acked, promised) = (world.hosts[host].history.acked, world.promised_to_copy(host));
+    let (acked, promised) = (
+        world.hosts[host].history.acked,
+        world.hosts.promised_to_copy(host),
+    );
     // A node's own disk may lack the records that the region's server keeps. Above those the members have
     // everything.
     let elsewhere = world
@@ -103,14 +106,16 @@ pub(crate) fn recovered(
     if end.lsn < must {
         world.kernel.hit("losses that were accepted");
     }
-    world.adopt(host, end, head.lsn, accept_loss);
+    let replicated = world.data.is_some();
+    let World { kernel, hosts, .. } = world;
+    hosts.adopt(kernel, host, (end, head.lsn), (accept_loss, replicated));
     on_platter(world, host, head.lsn, end.lsn);
 }
 
 /// Checks that everything recovered is on the platter before anything is served.
 fn on_platter(world: &mut World, host: usize, head: Lsn, end: Lsn) {
     let from = head;
-    if let Some(at) = world.platter_lacks(host, from, end) {
+    if let Some(at) = world.hosts.platter_lacks(host, from, end) {
         fail(
             5,
             format!("the journal serves from {from} to {end}, and the platter has something else at {at}"),

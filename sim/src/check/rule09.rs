@@ -9,7 +9,7 @@ use crate::world::World;
 pub(crate) fn stable(world: &mut World, process: usize, end: Lsn) {
     let host = world.processes[process].host;
     let from = world.hosts[host].history.durable;
-    if let Some(at) = world.platter_lacks(host, from, end) {
+    if let Some(at) = world.hosts.platter_lacks(host, from, end) {
         fail(
             9,
             format!("{end} is called stable; the platter has something else at {at}"),

@@ -7,55 +7,9 @@ use netram_proto::id::Lsn;
 use super::violation::fail;
 use crate::world::World;
 
-/// Every change of a volume that was ever logged and is still part of its journal.
-#[derive(Clone, Debug, Default)]
-pub struct VolumeHistory {
-    bytes: usize,
-    /// End LSN, byte offset and bytes of each record, ascending.
-    records: Vec<(Lsn, usize, Vec<u8>)>,
-}
-
-impl VolumeHistory {
-    /// A history of a volume of `bytes` zeros.
-    pub fn new(bytes: usize) -> VolumeHistory {
-        VolumeHistory {
-            bytes,
-            records: Vec::new(),
-        }
-    }
-
-    /// Records a change that was logged.
-    pub fn push(&mut self, end: Lsn, offset: usize, bytes: Vec<u8>) {
-        self.records.push((end, offset, bytes));
-    }
-
-    /// Drops the changes beyond `end`, where recovery found the journal to end.
-    pub fn rewind(&mut self, end: Lsn) {
-        let keep = self.records.partition_point(|record| record.0 <= end);
-        self.records.truncate(keep);
-    }
-
-    /// LSN up to which `sector` last had these bytes.
-    fn when(&self, sector: u64, bytes: &[u8]) -> Option<Lsn> {
-        let at = (sector * SECTOR_BYTES) as usize;
-        let ends = self.records.iter().rev().map(|record| record.0);
-        ends.chain([Lsn(0)])
-            .find(|end| self.at(*end)[at..at + bytes.len()] == *bytes)
-    }
-
-    /// Contents of the volume with every change below `lsn`.
-    fn at(&self, lsn: Lsn) -> Vec<u8> {
-        let mut volume = vec![0; self.bytes];
-        for (_, offset, bytes) in self.records.iter().take_while(|record| record.0 <= lsn) {
-            volume[*offset..*offset + bytes.len()].copy_from_slice(bytes);
-        }
-        volume
-    }
-}
-
 /// Checks a whole replica with these `contents`, whose log ends at `end`.
 pub(crate) fn whole(world: &mut World, end: Lsn, contents: &[u8]) {
-    let wanted = world.changes.at(end);
+    let wanted = world.hosts.volume().contents_at(end);
     if let Some(at) = wanted
         .iter()
         .zip(contents)
@@ -64,13 +18,14 @@ pub(crate) fn whole(world: &mut World, end: Lsn, contents: &[u8]) {
         let sector = at as u64 / SECTOR_BYTES;
         let from = (sector * SECTOR_BYTES) as usize;
         let found = world
-            .changes
+            .hosts
+            .volume()
             .when(sector, &contents[from..from + SECTOR_BYTES as usize]);
         fail(
             12,
             format!(
                 "the replica calls itself whole at {end}, and has sector {sector} as of {found:?} of a log that ends at {}",
-                world.changes.records.last().map_or(Lsn(0), |record| record.0)
+                world.hosts.volume().end()
             ),
         );
     }
@@ -84,7 +39,7 @@ pub(crate) fn sent(world: &mut World, process: usize, first: u64, bytes: &[u8]) 
         return;
     };
     let from = (first * BLOCK_BYTES) as usize;
-    if world.changes.at(stable)[from..from + bytes.len()] != *bytes {
+    if world.hosts.volume().contents_at(stable)[from..from + bytes.len()] != *bytes {
         fail(
             12,
             format!(
@@ -98,7 +53,7 @@ pub(crate) fn sent(world: &mut World, process: usize, first: u64, bytes: &[u8]) 
 
 /// Checks a volume that was restored up to `end`.
 pub(crate) fn restored(world: &World, end: Lsn, contents: &[u8]) {
-    if world.changes.at(end) != contents {
+    if world.hosts.volume().contents_at(end) != contents {
         fail(
             12,
             format!("the volume was restored up to {end}, and has something else"),

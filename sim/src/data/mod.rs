@@ -26,8 +26,8 @@ use netram_proto::limit::SLOT_BYTES;
 use netram_proto::planted::FaultSwitch;
 use netram_proto::time::Time;
 
-use crate::check::rule06::image_bytes;
 use crate::disk::{DiskFaults, SimDisk, SimDiskHandle, SimFile};
+use crate::log_image::image_bytes;
 use crate::rng::Rng;
 use log::ReplicaLog;
 

@@ -120,7 +120,7 @@ impl World {
             self.hosts[host].disk.borrow_mut().power_cut();
         }
         self.stop_backing_disk(power_cut);
-        self.refresh_view(host);
+        self.hosts.refresh_view(host);
     }
 
     /// Ends a process for whatever reason: connections close, and events for it are dropped.

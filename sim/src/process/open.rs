@@ -117,7 +117,7 @@ impl World {
             self.kernel
                 .tell(|| format!("process {process} could not open: {failure:?}"));
             self.reap(process);
-            self.refresh_view(host);
+            self.hosts.refresh_view(host);
             if matches!(failure, OpenFailure::Corrupt { .. }) && self.processes[process].proven {
                 // Members may hold the following records, and only reading them shows that they do not fit.
                 self.kernel.hit("openings that found damage after their proof");
@@ -279,7 +279,7 @@ impl World {
     fn store_view(&mut self, host: usize, files: &mut OpenedFiles) -> Result<(), OpenFailure> {
         let stored = files.view_slots.store(&files.view_file, &files.view.encode());
         files.view_full = files.view.clone();
-        self.refresh_view(host);
+        self.hosts.refresh_view(host);
         Ok(stored?)
     }
 

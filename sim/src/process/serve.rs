@@ -260,7 +260,7 @@ impl World {
                 &serving.view_file,
                 &mut serving.view_full,
             );
-            world.refresh_view(host);
+            world.hosts.refresh_view(host);
             if world.hosts[host].disk.borrow().is_dead() {
                 world.hosts[host].storing = None;
                 return;
@@ -455,7 +455,7 @@ impl World {
                 &serving.view_file,
                 &mut serving.view_full,
             );
-            world.refresh_view(host);
+            world.hosts.refresh_view(host);
             if stored.is_err() || world.hosts[host].disk.borrow().is_dead() {
                 return;
             }

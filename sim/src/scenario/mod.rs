@@ -221,7 +221,7 @@ pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceLines>) -> RunOut
 }
 
 fn outcome(world: &mut World) -> RunOutcome {
-    for host in &world.hosts {
+    for host in world.hosts.iter() {
         let counts = host.disk.borrow().counts;
         world.kernel.add("disk: syncs that failed", counts.sync_failures);
         world.kernel.add("disk: writes that found no space", counts.full);

@@ -15,7 +15,7 @@ use super::replica_proof::{
 };
 use super::volume::{BLOCKS, BYTES, SimVolume, VolumeProgram};
 use crate::check::fail;
-use crate::check::rule12::{self, VolumeHistory};
+use crate::check::rule12;
 use crate::data::SimDataLender;
 use crate::process::OpenFailure;
 use crate::profile::{WorldFault, WorldProfile};
@@ -52,7 +52,7 @@ pub(super) fn run(mut world: World) -> World {
     data.start();
     world.data = Some(data);
     world.volume_bytes = BYTES;
-    world.changes = VolumeHistory::new(BYTES as usize);
+    world.hosts.begin_volume(BYTES as usize);
     let mut program = VolumeProgram::new(world, true);
     for _ in 0..lives {
         if !program.live_and_lose() {
@@ -383,7 +383,9 @@ impl VolumeProgram {
                 .hit("data: restores refused: the replica is not whole");
             return false;
         }
-        world.return_to(self.host, found.view.epoch);
+        world
+            .hosts
+            .return_to(&mut world.kernel, self.host, found.view.epoch);
         if let Some((end, contents)) = contents {
             rule12::whole(world, end, &contents);
         }
@@ -409,7 +411,7 @@ impl VolumeProgram {
         host.history.durable = found.end;
         let (head, end) = (found.end, host.history.tail());
         assert!(head <= end, "the replica has nothing that was never appended");
-        world.refresh_view(self.host);
+        world.hosts.refresh_view(self.host);
         take_over(world, self.host, &found.view, found.end)
     }
 

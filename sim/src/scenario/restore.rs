@@ -234,7 +234,7 @@ impl VolumeProgram {
         let Some(heard) = &loss.last_heard else {
             return Err(AttemptError::CutOff);
         };
-        let host = world.restore_host(self.host, &claimed.view, claimed.end, &heard.view);
+        let host = world.restore_host(self.host, (&claimed.view, claimed.end), &heard.view);
         world.hosts[host].replica_closed = Some(claimed.closed);
         world.data_blocked_host = Some(host);
         let process = match world.open(host, false) {
@@ -301,7 +301,7 @@ impl VolumeProgram {
                 sender: released.writer.0,
                 ..FrameHeader::new(FrameKind::Records)
             };
-            let body = world.log_bytes(host, sent, sent.plus(bytes as u64), true);
+            let body = world.hosts.log_bytes(host, sent, sent.plus(bytes as u64), true);
             let said = world.ask_data(
                 process,
                 session,

@@ -332,8 +332,10 @@ impl VolumeProgram {
             }
         };
         if self.ends.is_some() {
-            let changes = &mut self.world.borrow_mut().changes;
-            changes.push(pending.0, offset, bytes.clone());
+            self.world
+                .borrow_mut()
+                .hosts
+                .record_change(pending.0, offset, bytes.clone());
         }
         let writes = vec![(0, offset, bytes)];
         self.model.commit(ModelTransaction { writes }, false);
