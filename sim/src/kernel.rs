@@ -32,6 +32,9 @@ pub struct SimKernel {
     trace: EventTrace,
     /// Number of calls of programs since the last event.
     calls: u32,
+    /// Disks take `slowness` times as long until this time.
+    slow_until: Time,
+    slowness: u64,
 }
 
 impl SimKernel {
@@ -53,6 +56,8 @@ impl SimKernel {
             coverage: Coverage::default(),
             trace,
             calls: 0,
+            slow_until: Time(0),
+            slowness: 1,
         }
     }
 
@@ -140,6 +145,23 @@ impl SimKernel {
     pub(crate) fn service_latency(&mut self) -> Nanos {
         let (low, high) = self.profile.latency_us;
         Nanos::from_us(self.rng.between(low, high))
+    }
+
+    /// Makes operations on disks take `times` times as long, until a time.
+    pub(crate) fn slow_disks(&mut self, times: u64, until: Time) {
+        (self.slowness, self.slow_until) = (times, until);
+    }
+
+    /// Draws the time that a write with its sync takes.
+    pub(crate) fn disk_time(&mut self) -> Nanos {
+        let (low, high) = self.profile.disk_us;
+        let us = self.rng.between(low, high);
+        let times = if self.now < self.slow_until {
+            self.slowness
+        } else {
+            1
+        };
+        Nanos::from_us(us * times)
     }
 
     /// Ends the run. Returns the trace's fingerprint and the counters, among them the number of events.

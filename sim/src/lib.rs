@@ -21,7 +21,9 @@
 //! | [`runner`] | seeds, threads, reports |
 #![forbid(unsafe_code)]
 
+mod backing_disk;
 pub mod check;
+pub mod client;
 pub mod coverage;
 mod damage;
 mod data;
@@ -30,9 +32,11 @@ mod delivery;
 mod deposit;
 pub mod disk;
 mod event;
+mod event_loop;
 pub mod history;
 mod hostile;
 pub mod hosts;
+mod inject;
 mod intruder;
 pub mod kernel;
 mod lane_pair;

@@ -6,21 +6,20 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use netram_files::model::MemoryDisk;
-use netram_proto::id::{JournalId, Lsn};
+use netram_proto::id::JournalId;
 use netram_proto::journal::View;
 use netram_proto::planted::FaultSwitch;
-use netram_proto::time::{Nanos, Time};
+use netram_proto::port::LogState;
 use netram_proto::wire::ChainPoint;
 
-use crate::data::SimDataLender;
-use crate::event::WorldEvent;
+use crate::backing_disk::BackingDisk;
+use crate::data::DataService;
 use crate::hosts::ClientHosts;
 use crate::kernel::SimKernel;
 use crate::lenders::Lenders;
 use crate::nemesis::Nemesis;
-use crate::net::{FrameInFlight, Network};
-use crate::process::SimProcess;
+use crate::net::Network;
+use crate::process::Processes;
 use crate::profile::WorldProfile;
 use crate::rng::Rng;
 use crate::server::SimServer;
@@ -34,27 +33,17 @@ pub struct World {
     pub lenders: Lenders,
     /// The client's machines.
     pub hosts: ClientHosts,
-    pub(crate) processes: Vec<SimProcess>,
+    /// The client's processes.
+    pub(crate) processes: Processes,
     /// The network between the client's machines and the lenders.
     pub(crate) network: Network,
     pub(crate) nemesis: Nemesis,
-    /// The machine that keeps a replica of the client's volume, in worlds that have one.
-    pub(crate) data: Option<SimDataLender>,
+    /// The data lender, which keeps a replica of the client's volume, in worlds that have one.
+    pub(crate) data: DataService,
     /// The server of the region, in worlds whose journal is a node's.
     pub(crate) server: Option<SimServer>,
-    pub(crate) data_sessions: u64,
-    /// Host whose processes do not connect to the data lender yet, because their volume is being opened.
-    pub(crate) data_blocked_host: Option<usize>,
-    /// Arrival time of the data lender's newest frame; its frames arrive in order.
-    pub(crate) data_last_down: Time,
-    /// Size of the volume in bytes.
-    pub(crate) volume_bytes: u64,
-    /// Whether a program is reading blocks for the data lender.
-    pub(crate) reads_to_send: bool,
-    /// The backing disk of a directory of files, beside the first host's other one, in worlds that have one.
-    pub(crate) backing_disk: Option<MemoryDisk>,
-    /// LSN that members had acknowledged while the data lender was in service.
-    pub(crate) acked_in_service: Lsn,
+    /// The backing disk of a directory of files.
+    pub(crate) backing_disk: BackingDisk,
 }
 
 /// A world that programs share.
@@ -69,95 +58,23 @@ impl World {
         let hosts = ClientHosts::new(&mut kernel);
         let mut network = Network::new();
         network.add_host(lenders.len());
-        let mut world = World {
+        let nemesis = Nemesis::new(&mut kernel);
+        World {
             kernel,
-            nemesis: Nemesis::new(),
+            nemesis,
             lenders,
             hosts,
-            processes: Vec::new(),
+            processes: Processes::default(),
             network,
-            data: None,
+            data: DataService::new(),
             server: None,
-            data_sessions: 0,
-            data_blocked_host: None,
-            data_last_down: Time(0),
-            volume_bytes: 0,
-            reads_to_send: false,
-            backing_disk: None,
-            acked_in_service: Lsn(0),
-        };
-        world.plan_nemesis();
-        world
-    }
-
-    /// Handles the next event.
-    pub fn step(&mut self) {
-        let Some(event) = self.kernel.next_event() else {
-            return;
-        };
-        if let Some(until) = self.standing_still(&event) {
-            self.kernel.push(until, event);
-            return;
-        }
-        match event {
-            WorldEvent::Frame {
-                conn,
-                way,
-                number,
-                packet,
-            } => self.on_packet(FrameInFlight {
-                conn,
-                way,
-                number,
-                packet,
-            }),
-            WorldEvent::Datagram {
-                conn,
-                channel,
-                packet,
-            } => self.on_datagram(conn, channel, packet),
-            WorldEvent::Connected { conn } => self.on_connected(conn),
-            WorldEvent::Closed { conn } => self.on_closed(conn),
-            WorldEvent::Tick { process } => self.on_tick(process),
-            WorldEvent::Flushed { process } => self.on_flushed(process),
-            WorldEvent::ViewStored { process } => self.on_view_stored(process),
-            WorldEvent::LenderUp { lender } => self.start_lender(lender),
-            WorldEvent::LenderStops { lender } => self.lender_stops(lender),
-            WorldEvent::LenderRoomBack { lender } => {
-                self.lenders[lender].window.limit = crate::lender::LENDER_BYTES
-            }
-            WorldEvent::Nemesis => self.on_nemesis(),
-            WorldEvent::Busy { process } => self.on_busy(process),
-            WorldEvent::DataConnected { process, session } => self.on_data_connected(process, session),
-            WorldEvent::DataUp {
-                process,
-                session,
-                packet,
-            } => self.on_data_up(process, session, &packet),
-            WorldEvent::DataDown {
-                process,
-                session,
-                packet,
-            } => self.on_data_down(process, session, &packet),
-            WorldEvent::DataLost { process, session } => self.on_data_lost(process, session),
-            WorldEvent::DataFlushed => self.on_data_flushed(),
-            WorldEvent::DataStarts => self.on_data_starts(),
-            WorldEvent::ServerMessage { process, boot, word } => self.on_server_message(process, boot, word),
-            WorldEvent::ServerStores { process, boot, word } => self.on_server_stores(process, boot, word),
-            WorldEvent::ServerStarts => self.on_server_starts(),
-            WorldEvent::ServerAck { process, said } => self.on_server_ack(process, said),
-            WorldEvent::NodeFenced { process } => self.on_node_fenced(process),
-            WorldEvent::Mark => (),
+            backing_disk: BackingDisk::default(),
         }
     }
 
-    /// Lets `span` pass.
-    pub fn run_for(&mut self, span: Nanos) {
-        let until = self.kernel.now() + span;
-        self.kernel.push(until, WorldEvent::Mark);
-        while self.kernel.now() < until {
-            self.step();
-        }
+    /// State of the log that a process serves; for one that has ended, its last state.
+    pub fn log_state(&self, process: usize) -> LogState {
+        self.processes.log_state(&self.kernel.profile, process)
     }
 
     /// Copies a host's disk, as an operator does who believes that this moves a journal. Returns the new

@@ -2,12 +2,15 @@
 //! view grows back to its wanted size.
 
 use netram_proto::journal::RecoveryError;
+use netram_proto::time::Nanos;
 
 use super::rule01;
 use super::violation::fail;
-use crate::process::{OpenFailure, WAIT_MAX};
+use crate::process::OpenFailure;
 use crate::world::World;
 
+/// Time after which a program gives up waiting.
+pub(crate) const WAIT_MAX: Nanos = Nanos::from_ms(30_000);
 /// Maximum number of calls that a program makes without an event between them. One that makes more would loop
 /// for ever.
 const CALLS_MAX: u32 = 1_000_000;
@@ -24,7 +27,7 @@ pub(crate) fn called(world: &mut World) {
 
 /// Fails the run: a program has waited as long as it will. Only a failed disk excuses that.
 pub(crate) fn waited(world: &World, process: usize) {
-    let Some(serving) = world.serving(process) else {
+    let Some(serving) = world.processes.serving(process) else {
         return;
     };
     if serving.poisoned.is_none() && serving.writer.fenced().is_none() {
@@ -40,7 +43,7 @@ pub(crate) fn waited(world: &World, process: usize) {
 
 /// Checks that after healing the view has the wanted size, or all lenders if there are fewer.
 pub(crate) fn grown_back(world: &World, process: usize) {
-    let Some(serving) = world.serving(process) else {
+    let Some(serving) = world.processes.serving(process) else {
         return;
     };
     let wanted = world.kernel.profile.members_possible();
@@ -111,8 +114,8 @@ pub(crate) fn refused_loss(world: &World, host: usize, failure: &OpenFailure) {
 
 /// Checks that a first writer that still runs has learnt that it was fenced.
 pub(crate) fn fenced(world: &mut World, first: usize, copy: usize) {
-    let overtaken = world.hosts[copy].copied_from.is_none() && world.living(copy).is_some();
-    let Some(serving) = world.serving(first) else {
+    let overtaken = world.hosts[copy].copied_from.is_none() && world.processes.living(copy).is_some();
+    let Some(serving) = world.processes.serving(first) else {
         return;
     };
     if overtaken && serving.writer.fenced().is_none() && !world.lenders.has_liars() {

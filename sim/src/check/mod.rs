@@ -52,7 +52,7 @@ pub(crate) fn after_event(world: &mut World, process: usize, serving: &mut Servi
         if acked > history.durable {
             history.acked_by_members = acked;
             if serving.writer.replica_ack().is_some() {
-                world.acked_in_service = acked;
+                world.data.note_acked(acked);
             }
         }
         world.kernel.add("records acknowledged", records as u64);

@@ -106,7 +106,7 @@ pub(crate) fn recovered(
     if end.lsn < must {
         world.kernel.hit("losses that were accepted");
     }
-    let replicated = world.data.is_some();
+    let replicated = world.data.exists();
     let World { kernel, hosts, .. } = world;
     hosts.adopt(kernel, host, (end, head.lsn), (accept_loss, replicated));
     on_platter(world, host, head.lsn, end.lsn);

@@ -81,7 +81,7 @@ pub(crate) fn refused(world: &World) {
 
 /// Checks that, with everything healed, the node that was given up has learnt it.
 pub(crate) fn learnt(world: &mut World, process: usize) {
-    let (Some(serving), Some(server)) = (world.serving(process), &world.server) else {
+    let (Some(serving), Some(server)) = (world.processes.serving(process), &world.server) else {
         return;
     };
     // A member that lost its memory since lost its fence too and cannot report it.

@@ -54,7 +54,7 @@ pub(crate) fn not_emptied(world: &World, lender: &SimLender, before: &MemberStat
     }
     let host = &world.hosts[0];
     // A replica that is taken over knows an older view than the lost client had.
-    let replicated = world.data.is_some() || world.volume_bytes > 0;
+    let replicated = world.data.exists() || world.data.volume_bytes() > 0;
     let excused = host.damaged || replicated || world.lenders.has_liars() || world.server.is_some();
     if !before.joined || window(before) == window(&after) || excused {
         return;

@@ -34,7 +34,7 @@ pub(crate) fn stored(world: &mut World, process: usize, view: &View) {
 
 /// Checks a process that has been idle, with members and a sound disk.
 pub(crate) fn rests(world: &World, process: usize) {
-    let Some(serving) = world.serving(process) else {
+    let Some(serving) = world.processes.serving(process) else {
         return;
     };
     let host = &world.hosts[world.processes[process].host];

@@ -20,7 +20,7 @@ pub(crate) fn recovery(recovery: &Recovery, window: u64) {
 
 /// Checks that a writer which stood still, with all else well, kept its members.
 pub(crate) fn kept_members(world: &World, process: usize, before: usize) {
-    let Some(serving) = world.serving(process) else {
+    let Some(serving) = world.processes.serving(process) else {
         return;
     };
     let members = |role: LenderRole| matches!(role, LenderRole::Member);
@@ -39,7 +39,7 @@ pub(crate) fn kept_members(world: &World, process: usize, before: usize) {
 
 /// Checks that lender `lender`, which has made no progress for long, has left the view.
 pub(crate) fn gave_up(world: &World, process: usize, lender: usize) {
-    let Some(serving) = world.serving(process) else {
+    let Some(serving) = world.processes.serving(process) else {
         return;
     };
     let slot = world.lenders.address_of(lender);

@@ -3,41 +3,18 @@
 //! questions.
 
 use netram_block::{BLOCK_BYTES, BlockFetch, FetchError};
-use netram_block_machine::message::{BLOCKS_PER_FRAME, FollowRequest};
-use netram_block_machine::{FollowReply, ReplicaIdentity, ReplicaMessage};
+use netram_block_machine::message::BLOCKS_PER_FRAME;
+use netram_block_machine::{FollowReply, ReplicaMessage, ReplicaSource};
 use netram_proto::id::Lsn;
 use netram_proto::journal::View;
+use netram_proto::time::Time;
 use netram_proto::wire::{Flag, FrameKind};
 
-use super::VOLUME;
-use crate::lender::packet_of;
+use super::service::DataAnswer;
 use crate::world::{World, WorldHandle};
 
-/// The data lender's answer, or the number of its refusal. `None` if no answer came.
-pub(crate) type DataAnswer = Option<Result<ReplicaMessage, u8>>;
-
 impl World {
-    /// The data lender's parameters for the volume.
-    pub(crate) fn follow_of_volume(&self) -> FollowRequest {
-        FollowRequest {
-            identity: ReplicaIdentity {
-                volume: VOLUME.0,
-                journal: self.kernel.journal(),
-            },
-            bytes: self.volume_bytes,
-            capacity: self.kernel.profile.capacity,
-            key: Vec::new(),
-        }
-    }
-
-    /// Opens a connection used only for questions.
-    pub(crate) fn data_session(&mut self) -> u64 {
-        self.data_sessions += 1;
-        self.data_sessions
-    }
-
-    /// Sends `question` over `session` and returns the answer of kind `expected`. Other frames that arrive
-    /// are delivered to `process`.
+    /// See [`super::DataService::ask`].
     pub(crate) fn ask_data(
         &mut self,
         process: usize,
@@ -45,37 +22,43 @@ impl World {
         question: &ReplicaMessage,
         expected: FrameKind,
     ) -> DataAnswer {
-        if !self.reaches_data() {
-            return None;
-        }
-        let now = self.kernel.now();
-        let packet = packet_of(&question.header, &question.body);
-        let data = self.data.as_mut().filter(|data| data.paused_until <= now)?;
-        let mut served = data.handle_packet(process, session, &packet);
-        if data.is_up() {
-            // No other client speaks here, so a sync that is under way may end now, even if it was begun for
-            // another session.
-            if let Some((.., more)) = data.flush() {
-                served.answers.extend(more.answers);
-                served.became_whole |= more.became_whole;
+        let by = (process, session);
+        self.data
+            .ask(&mut self.kernel, self.hosts.volume(), by, question, expected)
+    }
+
+    /// Reports that the program performed the action in [`super::DataLink::action`].
+    pub(crate) fn data_done(
+        &mut self,
+        process: usize,
+        tell: impl FnOnce(&mut ReplicaSource, Time) -> Vec<ReplicaMessage>,
+    ) {
+        self.with_serving(process, |world, serving| {
+            if let Some(link) = &mut serving.data {
+                link.on_done(&mut world.kernel, process, tell);
             }
-            served.flush = false;
-        }
-        let found = served.answers.iter().position(|answer| {
-            let kind = answer.header.kind;
-            kind == expected || kind == FrameKind::Refuse
         });
-        let answer = found.map(|at| served.answers.remove(at));
-        let alive = data.is_up();
-        self.after_data(process, session, served);
-        if !alive {
-            self.data_died();
-            return None;
-        }
-        answer.map(|answer| match answer.header.kind {
-            FrameKind::Refuse => Err(answer.header.flags),
-            _ => Ok(answer),
-        })
+        self.settle(process);
+    }
+
+    /// Records that `blocks` blocks are dirty although the replica is whole.
+    pub(crate) fn data_dirty(&mut self, process: usize, blocks: u64) {
+        let now = self.kernel.now();
+        self.with_serving(process, |_, serving| {
+            if let Some(link) = &mut serving.data {
+                link.source.on_dirty(blocks, now);
+            }
+        });
+        self.settle(process);
+    }
+
+    /// Ends all connections to the data lender; both sides learn of it.
+    pub(crate) fn break_data(&mut self, process: usize) {
+        self.with_serving(process, |world, serving| {
+            if let Some(link) = &serving.data {
+                link.cut(&mut world.kernel, &mut world.data, process);
+            }
+        });
     }
 
     /// Asks the replica to keep `view` if its history is that of `ours`. With `closed` the volume is closed
@@ -87,8 +70,11 @@ impl World {
         ours: &View,
         closed: bool,
     ) -> Option<Result<u64, u8>> {
-        let session = self.data_session();
-        let follow = self.follow_of_volume().claim(view.epoch, view.writer, closed);
+        let session = self.data.open_session();
+        let follow = self
+            .data
+            .follow_request(&self.kernel)
+            .claim(view.epoch, view.writer, closed);
         let following = match self.ask_data(process, session, &follow, FrameKind::Following)? {
             Ok(answer) => FollowReply::decode(&answer.frame())?,
             Err(refusal) => return Some(Err(refusal)),
@@ -96,7 +82,7 @@ impl World {
         if following.fork(ours).is_some() {
             return Some(Err(0));
         }
-        let keep = ReplicaMessage::keep_view(view, self.volume_bytes, closed);
+        let keep = ReplicaMessage::keep_view(view, self.data.volume_bytes(), closed);
         let kept = self.ask_data(process, session, &keep, FrameKind::ViewStored)?;
         Some(kept.map(|_| session))
     }
@@ -109,16 +95,12 @@ impl World {
         count: usize,
         at_least: Lsn,
     ) -> Result<Vec<u8>, FetchError> {
-        let serving = self.serving(process).ok_or(FetchError::Unreachable)?;
+        let serving = self.processes.serving(process).ok_or(FetchError::Unreachable)?;
         let link = serving.data.as_ref().ok_or(FetchError::Unreachable)?;
-        let held = self.data_blocked_host == Some(self.processes[process].host);
+        let held = self.data.is_held(self.processes[process].host);
         let session = match held {
             true => self.early_session(process)?,
-            false => {
-                let status = link.source.status();
-                let asked = status.connected && !status.foreign && status.condition.is_some();
-                link.session.filter(|_| asked).ok_or(FetchError::Unreachable)?
-            }
+            false => link.answered_session().ok_or(FetchError::Unreachable)?,
         };
         self.kernel.hit(match held {
             true => "data: blocks fetched while a volume was opened",
@@ -138,8 +120,11 @@ impl World {
 
     fn early_session(&mut self, process: usize) -> Result<u64, FetchError> {
         let view = self.hosts[self.processes[process].host].view.clone();
-        let session = self.data_session();
-        let follow = self.follow_of_volume().message(view.epoch, view.writer);
+        let session = self.data.open_session();
+        let follow = self
+            .data
+            .follow_request(&self.kernel)
+            .message(view.epoch, view.writer);
         let answer = self.ask_data(process, session, &follow, FrameKind::Following);
         let following = match answer {
             Some(Ok(answer)) => FollowReply::decode(&answer.frame()),

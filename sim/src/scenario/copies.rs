@@ -8,7 +8,7 @@ use netram_rvm::{RestoreMode, Rvm, RvmOpenError, SegmentError, TruncateError};
 use super::journal;
 use super::rvm::{MemoryProgram, SEGMENT_NAMES};
 use crate::check::fail;
-use crate::process::SimLog;
+use crate::client::SimLog;
 use crate::storage::SimStorage;
 use crate::world::World;
 

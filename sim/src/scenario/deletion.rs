@@ -25,7 +25,7 @@ pub(super) fn run(world: &mut World) {
     world.kernel.hit("deletions: copies");
     let deeds = world.kernel.rng.between(0, 20);
     journal::work(world, first, deeds);
-    if let Some(process) = world.living(0) {
+    if let Some(process) = world.processes.living(0) {
         let cut = world.kernel.rng.chance(400);
         world.crash(process, cut);
     }

@@ -22,7 +22,7 @@ use crate::check::files::{
     DirectoryModel, DiskListing, ModelFileId, NameChange, PAGE, PathEntry, is_paged, name, page,
 };
 use crate::check::{fail, rule06};
-use crate::process::SimLog;
+use crate::client::SimLog;
 use crate::world::{World, WorldHandle};
 
 /// Maximum number of pages of a file: several records of the smallest journal.
@@ -68,7 +68,7 @@ pub(super) fn run(mut world: World) -> World {
         _ => Durability::Remote,
     };
     let disk = MemoryDisk::new();
-    world.backing_disk = Some(disk.clone());
+    world.backing_disk.attach(disk.clone());
     let lives = world.kernel.rng.between(1, 4);
     let mut program = Program {
         world: Rc::new(RefCell::new(world)),
@@ -123,7 +123,7 @@ impl Program {
             self.arm_disk_fault();
             let goes_on = self.run_step(process, &directory, &mut opened);
             let mut world = self.world.borrow_mut();
-            if world.died_on_backing_disk(process) || !world.alive(process) || !goes_on {
+            if world.died_on_backing_disk(process) || !world.processes.alive(process) || !goes_on {
                 return;
             }
         }
@@ -230,7 +230,7 @@ impl Program {
             world.kernel.hit("files: recoveries cut off");
             return;
         }
-        if !world.alive(process) {
+        if !world.processes.alive(process) {
             return;
         }
         match error {

@@ -46,7 +46,7 @@ pub(super) fn open(world: &mut World, host: usize) -> Option<usize> {
 
 /// Opens the journal with everything healed. If that fails there must be a reason.
 pub(super) fn open_healed(world: &mut World, host: usize) -> Option<usize> {
-    let rested = world.nemesis.stopped;
+    let rested = world.nemesis.is_stopped();
     world.heal();
     world.run_for(Nanos::from_ms(100));
     let result = world.open(host, false);
@@ -70,8 +70,7 @@ pub(super) fn open_healed(world: &mut World, host: usize) -> Option<usize> {
         }
     };
     if !rested {
-        world.nemesis.stopped = false;
-        world.plan_nemesis();
+        world.nemesis.resume(&mut world.kernel);
     }
     opened
 }
@@ -92,7 +91,7 @@ fn count(world: &mut World, failure: &OpenFailure) {
 pub(super) fn work(world: &mut World, process: usize, deeds: u64) {
     let mut last: Option<CommitTicket> = None;
     for _ in 0..deeds {
-        if !world.alive(process) {
+        if !world.processes.alive(process) {
             return;
         }
         match world.kernel.rng.below(20) {
@@ -188,7 +187,7 @@ fn read(world: &mut World, process: usize) {
 
 /// Ends a process that is left over before the next one begins; the real one holds a lock on its files.
 fn end_of(world: &mut World, process: usize) {
-    if world.alive(process) {
+    if world.processes.alive(process) {
         world.crash(process, false);
     }
     let pause = world.kernel.rng.pick(&[0, 1, 30, 400, 2500]);
@@ -198,7 +197,7 @@ fn end_of(world: &mut World, process: usize) {
 /// Heals everything: the journal opens, a commit ends, the view grows back, and one more crash loses nothing.
 pub(super) fn settle_down(world: &mut World, host: usize) {
     for round in 0..2 {
-        let Some(process) = world.living(host).or_else(|| open_healed(world, host)) else {
+        let Some(process) = world.processes.living(host).or_else(|| open_healed(world, host)) else {
             return;
         };
         // Long enough for a silent lender to be given up, found again, joined and filled.

@@ -31,7 +31,7 @@ pub(super) fn run(world: &mut World) {
         };
         let other = if host == 0 { copy } else { 0 };
         // A journal's lock excludes a second process from the same directory, but not from a copy of it.
-        if let Some(process) = world.living(host) {
+        if let Some(process) = world.processes.living(host) {
             let cut = world.kernel.rng.chance(300);
             world.crash(process, cut);
         }
@@ -61,7 +61,7 @@ pub(super) fn run(world: &mut World) {
 
 /// Disturbs the other directory's process: it stands still or works on, and its disk may be about to die.
 fn disturb(world: &mut World, other: usize) {
-    let Some(process) = world.living(other) else {
+    let Some(process) = world.processes.living(other) else {
         return;
     };
     match world.kernel.rng.below(4) {
@@ -87,7 +87,7 @@ fn settle_down(world: &mut World, last: usize) {
     world.run_for(Nanos::from_ms(3000));
     rule18::fences_are_proven(world);
     for host in 0..world.hosts.len() {
-        if let Some(process) = world.living(host) {
+        if let Some(process) = world.processes.living(host) {
             world.crash(process, false);
         }
     }

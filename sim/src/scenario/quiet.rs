@@ -43,6 +43,7 @@ fn commit(world: &mut World, process: usize) {
 /// Makes the process stand still under load, for longer than a lender may be silent.
 fn pause_writer(world: &mut World, process: usize) {
     let before = world
+        .processes
         .serving(process)
         .map_or(0, |serving| serving.writer.view().len());
     let _ = journal::append(world, process);
@@ -75,6 +76,7 @@ fn lose_everything(world: &mut World, process: usize) {
     world.run_for(Nanos(idle.0 + Nanos::from_ms(2500).0));
     rule19::rests(world, process);
     let counted = world
+        .processes
         .serving(process)
         .is_some_and(|serving| serving.writer.blocked().is_none());
     for lender in 0..world.lenders.len() {

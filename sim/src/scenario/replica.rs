@@ -50,8 +50,7 @@ pub(super) fn run(mut world: World) -> World {
     let mut data = SimDataLender::new(rng, permille, world.kernel.journal(), capacity, BLOCKS);
     data.plant(world.kernel.planted());
     data.start();
-    world.data = Some(data);
-    world.volume_bytes = BYTES;
+    world.data.attach(data, BYTES);
     world.hosts.begin_volume(BYTES as usize);
     let mut program = VolumeProgram::new(world, true);
     for _ in 0..lives {
@@ -104,7 +103,7 @@ impl VolumeProgram {
         if self.restore_unannounced || !world.kernel.rng.chance(150) {
             return;
         }
-        world.data_blocked_host = Some(self.host);
+        world.data.hold(Some(self.host));
         world
             .kernel
             .tell(|| String::from("the next opening reaches no data lender"));
@@ -133,7 +132,10 @@ impl VolumeProgram {
             self.world.borrow_mut().run_for(Nanos::from_ms(50));
             self.run_source_action(process, volume);
             let world = self.world.borrow();
-            let kept = world.serving(process).map(|serving| serving.writer.replica_ack());
+            let kept = world
+                .processes
+                .serving(process)
+                .map(|serving| serving.writer.replica_ack());
             if kept.is_none_or(|kept| kept.is_some()) {
                 return;
             }
@@ -143,7 +145,7 @@ impl VolumeProgram {
     /// Disturbs the data lender.
     fn disturb_data_lender(&mut self, process: usize) {
         let mut world = self.world.borrow_mut();
-        if world.nemesis_stopped() {
+        if world.nemesis.is_stopped() {
             return;
         }
         let draw = world.kernel.rng.below(5);
@@ -157,10 +159,13 @@ impl VolumeProgram {
             3 => format!("the data lender is away for {} ms", away.0 / 1_000_000),
             _ => String::from("the data lender's connections break"),
         });
-        let Some(data) = &mut world.data else { return };
+        let world = &mut *world;
+        let Some(data) = world.data.lender_mut() else {
+            return;
+        };
         match draw {
             0 if data.is_up() => {
-                world.data_died();
+                world.data.died(&mut world.kernel);
                 if world.kernel.rng.chance(500) {
                     world.break_data(process);
                 }
@@ -180,7 +185,10 @@ impl VolumeProgram {
         for _ in 0..64 {
             let (todo, flushed) = {
                 let world = self.world.borrow();
-                let link = world.serving(process).and_then(|serving| serving.data.as_ref());
+                let link = world
+                    .processes
+                    .serving(process)
+                    .and_then(|serving| serving.data.as_ref());
                 let Some(link) = link else { return };
                 (link.action.clone(), link.source.trimmable())
             };
@@ -319,21 +327,29 @@ impl VolumeProgram {
         into: &mut [u8],
     ) -> Option<bool> {
         let asked = self.pending_action(process);
-        self.world.borrow_mut().reads_to_send = true;
+        self.world.borrow_mut().data.set_reads_to_send(true);
         let read = volume.read_own(first, into);
-        self.world.borrow_mut().reads_to_send = false;
+        self.world.borrow_mut().data.set_reads_to_send(false);
         read.ok()?;
         if self.pending_action(process) != asked {
             self.count("data: blocks read for a connection that went");
             return Some(false);
         }
-        rule12::sent(&mut self.world.borrow_mut(), process, first, into);
+        let World {
+            kernel,
+            hosts,
+            processes,
+            ..
+        } = &mut *self.world.borrow_mut();
+        if let Some(serving) = processes.serving(process) {
+            rule12::sent(kernel, hosts.volume(), serving.writer.stable(), first, into);
+        }
         Some(true)
     }
 
     fn pending_action(&self, process: usize) -> Option<(Option<u64>, Option<SourceAction>)> {
         let world = self.world.borrow();
-        let link = world.serving(process)?.data.as_ref()?;
+        let link = world.processes.serving(process)?.data.as_ref()?;
         Some(link.pending_action())
     }
 
@@ -354,7 +370,10 @@ impl VolumeProgram {
 
     fn head(&self, process: usize) -> Option<ChainPoint> {
         let world = self.world.borrow();
-        world.serving(process).map(|serving| serving.superblock.head)
+        world
+            .processes
+            .serving(process)
+            .map(|serving| serving.superblock.head)
     }
 
     /// Destroys the client's machine and its disk. The replica's files take the disk's place, as in a
@@ -365,7 +384,7 @@ impl VolumeProgram {
         world
             .kernel
             .tell(|| String::from("the client's disk is lost; its replica is taken over"));
-        let Some(mut data) = world.data.take() else {
+        let Some(mut data) = world.data.detach() else {
             return false;
         };
         data.crash(world.kernel.rng.chance(300));
@@ -387,7 +406,7 @@ impl VolumeProgram {
             .hosts
             .return_to(&mut world.kernel, self.host, found.view.epoch);
         if let Some((end, contents)) = contents {
-            rule12::whole(world, end, &contents);
+            rule12::whole(&mut world.kernel, world.hosts.volume(), end, &contents);
         }
         let promise = acked_by_members(world, self.host, &found.view).max(found.closed.unwrap_or_default());
         if let Some(ends) = &self.ends {
@@ -433,7 +452,7 @@ impl VolumeProgram {
             self.world.borrow_mut().run_for(Nanos::from_ms(100));
             let _ = volume.drain();
             self.run_source_action(process, &volume);
-            if !self.world.borrow().alive(process) {
+            if !self.world.borrow().processes.alive(process) {
                 return;
             }
             self.fetch_blocks(&volume);
@@ -444,7 +463,7 @@ impl VolumeProgram {
             }
         }
         let world = self.world.borrow();
-        let Some(serving) = world.serving(process) else {
+        let Some(serving) = world.processes.serving(process) else {
             return;
         };
         let poisoned = serving.poisoned.is_some() || serving.writer.fenced().is_some();
@@ -473,6 +492,7 @@ impl VolumeProgram {
         let world = self.world.borrow();
         let state = world.log_state(process);
         let in_service = world
+            .processes
             .serving(process)
             .is_some_and(|serving| serving.writer.replica_ack().is_some());
         drop(world);
@@ -480,7 +500,7 @@ impl VolumeProgram {
             .world
             .borrow_mut()
             .data
-            .as_mut()
+            .lender_mut()
             .and_then(SimDataLender::contents);
         let Some((flushed, theirs)) = contents.filter(|_| in_service) else {
             return false;

@@ -28,9 +28,9 @@ pub(super) fn acked_by_members(world: &World, host: usize, kept: &View) -> Lsn {
         && (same(&host.view) && host.view.members.len() == kept.members.len()
             || shared && host.view.rule == CommitRule::All);
     if decidable {
-        host.history.acked_by_members.max(world.acked_in_service)
+        host.history.acked_by_members.max(world.data.acked_in_service())
     } else {
-        world.acked_in_service
+        world.data.acked_in_service()
     }
 }
 

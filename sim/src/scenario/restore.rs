@@ -15,8 +15,9 @@ use super::replica_proof::{
 };
 use super::volume::{BLOCKS, BYTES, SimVolume, VolumeProgram};
 use crate::check::fail;
+use crate::client::{ALL_MEMBERS_WAIT, RECOVERY_TIMEOUT};
 use crate::data::{SimVolumeFiles, VOLUME, add_volume, volume_files};
-use crate::process::{ALL_MEMBERS_WAIT, OpenFailure, RECOVERY_TIMEOUT};
+use crate::process::OpenFailure;
 use crate::world::World;
 
 /// Attempts before everything is healed. One more follows, which nothing interrupts.
@@ -148,7 +149,7 @@ impl VolumeProgram {
     /// Asks the data lender and the members whether the restore would succeed, before anything is claimed
     /// (rule 18).
     fn prove(&mut self, process: usize, loss: &mut Loss) -> Result<(), AttemptError> {
-        let session = self.world.borrow_mut().data_session();
+        let session = self.world.borrow_mut().data.open_session();
         let found = self.describe(process, session)?;
         let world = &mut *self.world.borrow_mut();
         loss.note(world, &found);
@@ -188,13 +189,13 @@ impl VolumeProgram {
         loss: &mut Loss,
         last: bool,
     ) -> Result<ReplicaDescription, AttemptError> {
-        let mut session = self.world.borrow_mut().data_session();
+        let mut session = self.world.borrow_mut().data.open_session();
         let before = self.describe(process, session)?;
         self.pause(last)?;
         let world = &mut *self.world.borrow_mut();
         let writer = WriterId(world.kernel.rng.draw());
         let claim = before.view.restored(writer);
-        session = world.data_session();
+        session = world.data.open_session();
         let follow = before.follow.claim(claim.epoch, claim.writer, true);
         match world.ask_data(process, session, &follow, FrameKind::Following) {
             Some(Ok(_)) => (),
@@ -236,7 +237,7 @@ impl VolumeProgram {
         };
         let host = world.restore_host(self.host, (&claimed.view, claimed.end), &heard.view);
         world.hosts[host].replica_closed = Some(claimed.closed);
-        world.data_blocked_host = Some(host);
+        world.data.hold(Some(host));
         let process = match world.open(host, false) {
             Ok(process) => process,
             Err(OpenFailure::Refused(refusal)) => {
@@ -356,9 +357,9 @@ impl VolumeProgram {
         if last {
             return Ok(());
         }
-        if world.kernel.rng.chance(60) && !world.nemesis_stopped() {
+        if world.kernel.rng.chance(60) && !world.nemesis.is_stopped() {
             let operations = world.kernel.rng.below(12) as u32;
-            if let Some(data) = &world.data {
+            if let Some(data) = world.data.lender() {
                 data.disk.borrow_mut().crash_after(operations);
             }
         }
@@ -370,7 +371,7 @@ impl VolumeProgram {
 
     /// Lets the given-up client write, and receive the answers of data lender and members.
     fn run_zombie(&mut self, process: usize, volume: &SimVolume) {
-        if !self.world.borrow().alive(process) {
+        if !self.world.borrow().processes.alive(process) {
             return;
         }
         self.count("data: deeds of a client that was given up");
@@ -407,7 +408,7 @@ impl VolumeProgram {
         };
         self.world.borrow_mut().run_for(Nanos::from_ms(8000));
         let mut world = self.world.borrow_mut();
-        if let Some(serving) = world.serving(process) {
+        if let Some(serving) = world.processes.serving(process) {
             if serving.writer.fenced().is_none() && serving.poisoned.is_none() {
                 fail(
                     4,

@@ -14,7 +14,7 @@ use netram_rvm::{
 use super::journal;
 use crate::check::fail;
 use crate::check::rvm::{MemoryModel, ModelTransaction};
-use crate::process::SimLog;
+use crate::client::SimLog;
 use crate::storage::{SegmentDirectory, SimStorage};
 use crate::world::{World, WorldHandle};
 
@@ -114,7 +114,8 @@ impl MemoryProgram {
         let deeds = self.world.borrow_mut().kernel.rng.between(5, 60);
         for _ in 0..deeds {
             self.copy_when_due();
-            if !self.world.borrow().alive(process) || !self.run_step(process, &memory, &mut regions) {
+            if !self.world.borrow().processes.alive(process) || !self.run_step(process, &memory, &mut regions)
+            {
                 break;
             }
         }
@@ -201,7 +202,7 @@ impl MemoryProgram {
             20 => {
                 // The thread does this about every second: it logs the spool without waiting.
                 if memory.flush(Durability::Lazy).is_err() {
-                    return self.world.borrow().alive(process);
+                    return self.world.borrow().processes.alive(process);
                 }
             }
             21 => {
@@ -268,7 +269,7 @@ impl MemoryProgram {
                     .kernel
                     .hit("rvm: commits that found no room");
                 self.compare(regions, "after a refused commit");
-                self.world.borrow().alive(process)
+                self.world.borrow().processes.alive(process)
             }
             Err(_) => false,
         }

@@ -16,7 +16,7 @@ pub(super) fn run(world: &mut World) {
     journal::work(world, first, deeds);
     let copy = world.copy_host(0);
     world.kernel.hit("second writers");
-    if world.alive(first) {
+    if world.processes.alive(first) {
         world.processes[first].appends_itself = true;
         world.kernel.at(Nanos(1), WorldEvent::Busy { process: first });
         if world.kernel.rng.chance(500) {

@@ -8,8 +8,9 @@ use netram_proto::wire::ChainPoint;
 
 use super::journal;
 use crate::check::rule13;
+use crate::client::{ALL_MEMBERS_WAIT, RECOVERY_TIMEOUT};
 use crate::event::WorldEvent;
-use crate::process::{ALL_MEMBERS_WAIT, OpenFailure, RECOVERY_TIMEOUT};
+use crate::process::OpenFailure;
 use crate::server::SimServer;
 use crate::world::World;
 
@@ -28,14 +29,14 @@ pub(super) fn run(world: &mut World) {
             continue;
         };
         work(world, node);
-        if life < lives && world.alive(node) {
+        if life < lives && world.processes.alive(node) {
             let cut = world.kernel.rng.chance(500);
             world.crash(node, cut);
             let pause = world.kernel.rng.pick(&[0, 1, 30, 400, 2500]);
             world.run_for(Nanos::from_ms(pause));
         }
     }
-    let node = world.living(0);
+    let node = world.processes.living(0);
     fence(world, node);
 }
 
@@ -43,8 +44,11 @@ pub(super) fn run(world: &mut World) {
 fn work(world: &mut World, node: usize) {
     for _ in 0..world.kernel.rng.between(1, 10) {
         journal::work(world, node, STEPS);
-        if world.kernel.rng.chance(200) && !world.nemesis_stopped() {
-            world.disturb_server();
+        if world.kernel.rng.chance(200)
+            && !world.nemesis.is_stopped()
+            && let Some(server) = &mut world.server
+        {
+            server.disturb(&mut world.kernel);
         }
     }
 }

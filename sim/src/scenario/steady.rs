@@ -19,7 +19,7 @@ impl VolumeProgram {
     fn leave_behind(&mut self, process: usize) -> Nanos {
         let mut world = self.world.borrow_mut();
         let until = world.kernel.now() + Nanos::from_ms(world.kernel.rng.pick(&[0, 500, 3000]));
-        if let Some(data) = &mut world.data {
+        if let Some(data) = world.data.lender_mut() {
             data.away_until = until;
         }
         world.break_data(process);
@@ -44,12 +44,12 @@ impl VolumeProgram {
             let _ = volume.apply_step();
             self.run_source_action(process, volume);
             let world = self.world.borrow();
-            let Some(serving) = world.serving(process) else {
+            let Some(serving) = world.processes.serving(process) else {
                 return;
             };
             let back = world
                 .data
-                .as_ref()
+                .lender()
                 .is_some_and(|data| data.away_until <= world.kernel.now());
             let status = serving.data.as_ref().map(|link| link.source.status());
             let whole = |status: SourceStatus| {
@@ -64,7 +64,7 @@ impl VolumeProgram {
             }
         }
         let world = self.world.borrow();
-        let serving = world.serving(process);
+        let serving = world.processes.serving(process);
         let poisoned =
             |serving: &&ServingState| serving.poisoned.is_some() || serving.writer.fenced().is_some();
         let link = serving

@@ -16,9 +16,9 @@ use super::journal;
 use crate::check::fail;
 use crate::check::rule12;
 use crate::check::rvm::{MemoryModel, ModelTransaction};
+use crate::client::SimLog;
 use crate::data::{SimFetch, SimVolumeFiles, VOLUME, add_volume, volume_files};
 use crate::disk::SimFile;
-use crate::process::SimLog;
 use crate::world::{World, WorldHandle};
 
 pub(super) const BLOCKS: u64 = 12;
@@ -145,7 +145,7 @@ impl VolumeProgram {
     pub(super) fn open_journal(&mut self) -> Option<usize> {
         let world = &mut *self.world.borrow_mut();
         let accepted = world.kernel.count("losses that were accepted");
-        world.data_blocked_host = Some(self.host);
+        world.data.hold(Some(self.host));
         let process = journal::open(world, self.host)?;
         self.lossy |= world.kernel.count("losses that were accepted") > accepted;
         if self.restore_unannounced {
@@ -181,7 +181,7 @@ impl VolumeProgram {
         }
         let deeds = self.world.borrow_mut().kernel.rng.between(5, 80);
         for _ in 0..deeds {
-            if !self.world.borrow().alive(process) || !self.run_step(process, &volume) {
+            if !self.world.borrow().processes.alive(process) || !self.run_step(process, &volume) {
                 break;
             }
             if self.ends.is_some() {
@@ -236,11 +236,15 @@ impl VolumeProgram {
             }
             Err(error) => fail(5, format!("the volume cannot be opened: {error}")),
         };
-        self.world.borrow_mut().data_blocked_host = None;
+        self.world.borrow_mut().data.hold(None);
         let found = self.read_patiently(process, &volume)?;
         if std::mem::take(&mut self.restored) {
             let world = self.world.borrow();
-            rule12::restored(&world, world.hosts[self.host].history.durable, &found);
+            rule12::restored(
+                world.hosts.volume(),
+                world.hosts[self.host].history.durable,
+                &found,
+            );
             // No program was promised the bytes that it lacks. From here on this is the volume.
             self.model = MemoryModel::new(1, BYTES as usize);
             let writes = vec![(0, 0, found.clone())];
@@ -268,7 +272,7 @@ impl VolumeProgram {
     fn read_patiently(&mut self, process: usize, volume: &SimVolume) -> Option<Vec<u8>> {
         for _ in 0..CONNECTING_ROUNDS {
             let found = self.read(volume);
-            if found.is_some() || !volume.is_restoring() || !self.world.borrow().alive(process) {
+            if found.is_some() || !volume.is_restoring() || !self.world.borrow().processes.alive(process) {
                 return found;
             }
             self.world.borrow_mut().run_for(Nanos::from_ms(100));
@@ -308,7 +312,7 @@ impl VolumeProgram {
                 world.run_for(Nanos::from_ms(ms));
             }
         }
-        if self.world.borrow().alive(process)
+        if self.world.borrow().processes.alive(process)
             && let Some(bytes) = self.read(volume)
         {
             self.model.check_running(0, &bytes, "while running");
@@ -328,7 +332,7 @@ impl VolumeProgram {
             // Refused and not logged: the image takes no stages, or this process is ending.
             Err(_) => {
                 self.world.borrow_mut().kernel.hit("volume: requests refused");
-                return self.world.borrow().alive(process);
+                return self.world.borrow().processes.alive(process);
             }
         };
         if self.ends.is_some() {

@@ -48,12 +48,12 @@ impl Program {
             let step = left.min(POLL_MS);
             left -= step;
             self.world.borrow_mut().run_for(Nanos::from_ms(step));
-            let lives = self.world.borrow().alive(process);
+            let lives = self.world.borrow().processes.alive(process);
             if !lives || !self.run_due(directory) {
                 return false;
             }
             let mut world = self.world.borrow_mut();
-            if world.died_on_backing_disk(process) || !world.alive(process) {
+            if world.died_on_backing_disk(process) || !world.processes.alive(process) {
                 return false;
             }
         }

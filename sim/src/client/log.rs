@@ -10,10 +10,10 @@ use netram_proto::port::{
     WaitError,
 };
 use netram_proto::time::{Nanos, Time};
-use netram_proto::wire::{ChainPoint, RecordHeader, finish_record, record_bytes};
+use netram_proto::wire::{ChainPoint, RecordHeader, record_bytes};
 
-use super::{ProcessPhase, ServingState};
 use crate::check;
+use crate::process::{ServingState, payload_max};
 use crate::world::{World, WorldHandle};
 
 /// A program that has waited this long gives up and restarts its process. Only a failed disk together with a
@@ -21,13 +21,6 @@ use crate::world::{World, WorldHandle};
 pub(crate) const WAIT_MAX: Nanos = Nanos::from_ms(30_000);
 
 impl World {
-    pub(crate) fn serving(&self, process: usize) -> Option<&ServingState> {
-        match &self.processes[process].phase {
-            ProcessPhase::Serving(serving) => Some(serving),
-            ProcessPhase::Dead | ProcessPhase::Opening(_) => None,
-        }
-    }
-
     /// [`ClientLog::append`].
     pub fn append(
         &mut self,
@@ -39,7 +32,7 @@ impl World {
         self.died_on_backing_disk(process);
         let mut begun = self.kernel.now();
         loop {
-            let Some(serving) = self.serving(process) else {
+            let Some(serving) = self.processes.serving(process) else {
                 return Err(AppendError::Closed);
             };
             if let Some(fenced) = fenced(serving) {
@@ -51,7 +44,7 @@ impl World {
             if let Some(error) = serving.poisoned {
                 return Err(AppendError::DiskFailed(error));
             }
-            let (bytes, max) = (record_bytes(length, false), self.payload_max());
+            let (bytes, max) = (record_bytes(length, false), payload_max(&self.kernel.profile));
             if length > max {
                 return Err(AppendError::TooLarge { bytes: length, max });
             }
@@ -77,61 +70,6 @@ impl World {
         ticket.ok_or(AppendError::Closed)
     }
 
-    fn append_now(
-        &mut self,
-        process: usize,
-        kind: RecordKind,
-        length: usize,
-        fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Option<CommitTicket> {
-        self.with_serving(process, |world, serving| {
-            let lsn = serving.tail.lsn;
-            let header = RecordHeader::new(
-                serving.tail,
-                serving.writer.epoch(),
-                serving.writer.stable(),
-                kind,
-                false,
-                length,
-            );
-            let mut record = vec![0; header.length];
-            header.write(&mut record);
-            fill(&mut record[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + length]);
-            let chain = finish_record(&mut record, serving.log.seed());
-            let end = ChainPoint {
-                lsn: header.next(),
-                chain,
-            };
-            let host = world.processes[process].host;
-            world.hosts[host].history.append(&record, end);
-            serving.take_record(&record, end);
-            world.kernel.hit("records appended");
-            CommitTicket { lsn, end: end.lsn }
-        })
-    }
-
-    /// Lets a program beside the scenario's append, if it can without waiting.
-    pub(crate) fn on_busy(&mut self, process: usize) {
-        let Some(serving) = self.serving(process) else {
-            return;
-        };
-        let length = 100;
-        let end = serving.tail.lsn.plus(record_bytes(length, false) as u64);
-        let bytes = record_bytes(length, false) as u64;
-        let fits = serving.writer.has_room(bytes)
-            && end.since(serving.superblock.head.lsn) <= serving.log.capacity()
-            && end.since(serving.writer.stable()) <= self.kernel.profile.window;
-        if fits && serving.poisoned.is_none() && serving.writer.fenced().is_none() {
-            let mut noise = self.kernel.rng.fork();
-            self.append_now(process, RecordKind(16), length, &mut |payload| {
-                noise.fill(payload)
-            });
-            self.settle(process);
-        }
-        let delay = Nanos::from_us(self.kernel.rng.between(50, 20_000));
-        self.kernel.at(delay, crate::event::WorldEvent::Busy { process });
-    }
-
     /// [`ClientLog::wait`].
     pub fn wait(
         &mut self,
@@ -140,7 +78,7 @@ impl World {
         durability: Durability,
     ) -> Result<CommitVotes, WaitError> {
         self.died_on_backing_disk(process);
-        let early = self.reads_to_send && self.kernel.planted().is(PlantedFault::SentBeforeDisk);
+        let early = self.data.reads_to_send() && self.kernel.planted().is(PlantedFault::SentBeforeDisk);
         if durability == Durability::Lazy || early {
             return Ok(self.votes(process, ticket.end));
         }
@@ -180,7 +118,7 @@ impl World {
         end: Lsn,
         durability: Durability,
     ) -> Option<Result<CommitVotes, WaitError>> {
-        let Some(serving) = self.serving(process) else {
+        let Some(serving) = self.processes.serving(process) else {
             return Some(Err(WaitError::Closed));
         };
         let writer = &serving.writer;
@@ -208,7 +146,8 @@ impl World {
     }
 
     fn votes(&self, process: usize, end: Lsn) -> CommitVotes {
-        self.serving(process)
+        self.processes
+            .serving(process)
             .map(|serving| serving.writer.votes(end))
             .unwrap_or_default()
     }
@@ -219,7 +158,7 @@ impl World {
         if self.kernel.now().since(*begun) <= WAIT_MAX {
             return Ok(());
         }
-        if !self.nemesis.stopped {
+        if !self.nemesis.is_stopped() {
             // It was disturbed all the time. With everything healed the wait must end.
             self.heal();
             *begun = self.kernel.now();
@@ -229,26 +168,6 @@ impl World {
         self.kernel.hit("waits given up after a disk failure");
         self.crash(process, false);
         Err(())
-    }
-
-    /// [`ClientLog::state`]; for a process that has ended, its last state.
-    pub fn log_state(&self, process: usize) -> LogState {
-        let payload_max = self.payload_max();
-        let Some(serving) = self.serving(process) else {
-            return self.processes[process].last_state;
-        };
-        LogState {
-            head: serving.superblock.head.lsn,
-            stable: serving.writer.stable_for_good(),
-            acked: serving.writer.acked(),
-            tail: serving.tail.lsn,
-            capacity: serving.log.capacity(),
-            payload_max,
-        }
-    }
-
-    fn payload_max(&self) -> usize {
-        self.kernel.profile.window.min(self.kernel.profile.capacity) as usize - RECORD_HEADER_BYTES
     }
 
     /// [`ClientLog::read`].
@@ -284,7 +203,7 @@ impl World {
         });
         self.died_midway(process);
         match read {
-            Some(result) if self.alive(process) => result,
+            Some(result) if self.processes.alive(process) => result,
             _ => Err(LogError::Closed),
         }
     }
@@ -321,7 +240,7 @@ impl World {
         });
         self.settle(process);
         match trimmed {
-            Some(result) if self.alive(process) => result,
+            Some(result) if self.processes.alive(process) => result,
             _ => Err(LogError::Closed),
         }
     }
@@ -333,7 +252,7 @@ fn link_on_disk(serving: &ServingState, lsn: Lsn) -> Result<ChainPoint, LogError
         return Ok(serving.superblock.head);
     }
     if lsn == serving.writer.stable() {
-        return Ok(serving.writer_stable_link());
+        return Ok(serving.stable_end());
     }
     let mut front = [0; RECORD_HEADER_BYTES];
     serving.log.read(lsn, &mut front).map_err(LogError::Io)?;

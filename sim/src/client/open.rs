@@ -2,102 +2,28 @@
 //! die between any two disk operations, and at any event while it waits for lenders.
 
 use netram_block_machine::{ReplicaCondition, ReplicaHeader};
-use netram_proto::failure::CallError;
 use netram_proto::id::Lsn;
 use netram_proto::journal::{
-    AssembleError, AssembleOptions, AssembledLog, FrameBody, LogFile, LogFileError, LogScan, LogSuperblock,
-    PeerAnswer, PeerWindow, Recovery, RecoveryError, SlotError, SlotPair, View, assemble, beyond_repair,
+    AssembleOptions, AssembledLog, LogFile, LogScan, PeerAnswer, PeerWindow, Recovery, RecoveryError,
+    SlotPair, View, Voter, assemble, beyond_repair,
 };
 use netram_proto::limit::SLOT_BYTES;
 use netram_proto::planted::PlantedFault;
-use netram_proto::port::IoError;
 use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::{ChainPoint, CheckedRecord};
 
-use super::{OpeningState, ProcessPhase, ServingState};
 use crate::check;
 use crate::disk::SimFile;
-use crate::lender::packet_of;
 use crate::lenders::lender_at;
+use crate::process::{OpenFailure, OpenedFiles, OpeningState, ProcessPhase, ServingState, describe_view};
 use crate::world::World;
 
 /// Waiting time for all members; those needed get [`RECOVERY_TIMEOUT`].
 pub(crate) const ALL_MEMBERS_WAIT: Nanos = Nanos::from_ms(300);
 pub(crate) const RECOVERY_TIMEOUT: Nanos = Nanos::from_ms(4000);
-/// Delay after which a member is tried again that cannot be reached or does not answer.
-const RETRY: Nanos = Nanos::from_ms(250);
-
-/// Why a journal did not open.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OpenFailure {
-    /// The process died while it opened the journal.
-    Crashed,
-    /// The disk failed.
-    Io(IoError),
-    /// Too few members answered, or a newer writer has fenced the journal.
-    Refused(RecoveryError),
-    /// The log is damaged below what had been durable.
-    Corrupt {
-        /// LSN of the damage.
-        at: Lsn,
-    },
-    /// A file does not have the expected format.
-    Unusable(&'static str),
-}
-
-impl From<IoError> for OpenFailure {
-    fn from(error: IoError) -> OpenFailure {
-        OpenFailure::Io(error)
-    }
-}
-
-impl From<CallError> for OpenFailure {
-    fn from(failure: CallError) -> OpenFailure {
-        OpenFailure::Io(failure.error)
-    }
-}
-
-impl From<SlotError> for OpenFailure {
-    fn from(error: SlotError) -> OpenFailure {
-        match error {
-            SlotError::Io(error) => OpenFailure::Io(error),
-            SlotError::Foreign | SlotError::Damaged => OpenFailure::Unusable("view file"),
-        }
-    }
-}
-
-impl From<LogFileError> for OpenFailure {
-    fn from(error: LogFileError) -> OpenFailure {
-        match error {
-            LogFileError::Io(error) => OpenFailure::Io(error),
-            _ => OpenFailure::Unusable("log file"),
-        }
-    }
-}
-
-impl From<AssembleError> for OpenFailure {
-    fn from(error: AssembleError) -> OpenFailure {
-        match error {
-            AssembleError::Io(error) => OpenFailure::Io(error),
-            AssembleError::Corrupt { at, .. } => OpenFailure::Corrupt { at },
-        }
-    }
-}
 
 /// The verdict, the state of each member, and the windows of those that answered.
 type MemberAnswers = (Result<(), RecoveryError>, Vec<PeerAnswer>, Vec<PeerWindow>);
-
-/// The files of a journal that is being opened.
-pub(super) struct OpenedFiles {
-    pub(super) log: LogFile<SimFile>,
-    pub(super) log_slots: SlotPair,
-    pub(super) superblock: LogSuperblock,
-    pub(super) view_file: SimFile,
-    pub(super) view_slots: SlotPair,
-    pub(super) view: View,
-    /// The last view that was stored in both slots.
-    pub(super) view_full: View,
-}
 
 impl World {
     /// Opens the journal on `host` in a new process, running the world meanwhile. Returns the process.
@@ -189,7 +115,7 @@ impl World {
     fn not_given_up(&self) -> Result<(), OpenFailure> {
         match &self.server {
             Some(server) if server.has_fenced => {
-                let (seen, _) = server.view.fence();
+                let seen = server.fence();
                 Err(OpenFailure::Refused(RecoveryError::Fenced { seen }))
             }
             _ => Ok(()),
@@ -416,43 +342,14 @@ impl World {
         asked.map(|(verdict, _, windows)| (verdict, windows))
     }
 
-    pub(super) fn settle_opening(&mut self, process: usize) {
-        let now = self.kernel.now();
-        for slot in 0..self.network.slot_count(process) {
-            let conn = self.network.conn_in(process, slot);
-            let stream = self.kernel.is_stream();
-            let ProcessPhase::Opening(opening) = &mut self.processes[process].phase else {
-                return;
-            };
-            let due = now.since(opening.tried_at[slot]) >= RETRY;
-            let Some(conn) = conn else {
-                if due {
-                    opening.tried_at[slot] = now;
-                    let host = self.processes[process].host;
-                    self.network
-                        .connect(&mut self.kernel, &self.lenders, (process, host), slot);
-                }
-                continue;
-            };
-            if let Some(outgoing) = opening.recovery.next_frame(slot) {
-                opening.tried_at[slot] = now;
-                let FrameBody::Inline(bytes, length) = outgoing.body else {
-                    unreachable!("recovery has no ring")
-                };
-                let packet = packet_of(&outgoing.header, &bytes[..length]);
-                self.network
-                    .send(&mut self.kernel, conn, crate::event::FrameDirection::Up, packet);
-            } else if !stream && due {
-                // A frame was lost; begin anew.
-                opening.tried_at[slot] = now;
-                opening.recovery.on_lost(slot);
-                self.network.close_here(&mut self.kernel, &mut self.lenders, conn);
-            }
-        }
-    }
-
     fn serve(&mut self, process: usize, files: OpenedFiles, taken: AssembledLog) -> Result<(), OpenFailure> {
-        let serving = ServingState::new(self, self.processes[process].host, files, taken.end);
+        let voter = match self.server {
+            Some(_) => Voter::Server,
+            None => Voter::Disk,
+        };
+        let host = &self.hosts[self.processes[process].host];
+        let around = (&self.lenders, &self.data, voter);
+        let serving = ServingState::new(&self.kernel, host, files, taken.end, around);
         let addresses = self.lenders.address_count();
         self.network.set_slots(process, 0..addresses);
         self.processes[process].phase = ProcessPhase::Serving(Box::new(serving));
@@ -483,20 +380,4 @@ impl World {
             self.kernel.hit("recoveries that accepted loss");
         }
     }
-}
-
-/// A view in a line of the story.
-pub(super) fn describe_view(view: &View) -> String {
-    let members: Vec<&str> = view
-        .members
-        .iter()
-        .map(|member| member.address.as_str())
-        .collect();
-    let View {
-        version,
-        epoch,
-        counting,
-        ..
-    } = view;
-    format!("view {version} of epoch {epoch}, {members:?} counting {counting}")
 }
