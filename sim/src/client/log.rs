@@ -13,6 +13,12 @@ use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::{ChainPoint, RecordHeader, record_bytes};
 
 use crate::check;
+use crate::event_loop;
+use crate::inject::heal;
+use crate::process::append::append_now;
+use crate::process::events::settle;
+use crate::process::life::{crash, died_midway, died_on_backing_disk, with_serving};
+use crate::process::serve::give_up;
 use crate::process::{ServingState, payload_max};
 use crate::world::{World, WorldHandle};
 
@@ -20,229 +26,227 @@ use crate::world::{World, WorldHandle};
 /// lost member can make a wait this long.
 pub(crate) const WAIT_MAX: Nanos = Nanos::from_ms(30_000);
 
-impl World {
-    /// [`ClientLog::append`].
-    pub fn append(
-        &mut self,
-        process: usize,
-        kind: RecordKind,
-        length: usize,
-        fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<CommitTicket, AppendError> {
-        self.died_on_backing_disk(process);
-        let mut begun = self.kernel.now();
-        loop {
-            let Some(serving) = self.processes.serving(process) else {
-                return Err(AppendError::Closed);
-            };
-            if let Some(fenced) = fenced(serving) {
-                return Err(AppendError::Fenced {
-                    held: fenced.0,
-                    seen: fenced.1,
-                });
-            }
-            if let Some(error) = serving.poisoned {
-                return Err(AppendError::DiskFailed(error));
-            }
-            let (bytes, max) = (record_bytes(length, false), payload_max(&self.kernel.profile));
-            if length > max {
-                return Err(AppendError::TooLarge { bytes: length, max });
-            }
-            let end = serving.tail.lsn.plus(bytes as u64);
-            let (head, capacity) = (serving.superblock.head.lsn, serving.log.capacity());
-            if end.since(head) > capacity {
-                let used = serving.tail.lsn.since(head);
-                return Err(AppendError::Full { used, capacity });
-            }
-            let room = serving.writer.has_room(bytes as u64);
-            if room && end.since(serving.writer.stable()) <= self.kernel.profile.window {
-                break;
-            }
-            self.kernel.hit(match room {
-                true => "appends that waited for the disk",
-                false => "shared: appends that waited for the server",
+/// [`ClientLog::append`].
+pub(crate) fn append(
+    world: &mut World,
+    process: usize,
+    kind: RecordKind,
+    length: usize,
+    fill: &mut dyn FnMut(&mut [u8]),
+) -> Result<CommitTicket, AppendError> {
+    died_on_backing_disk(world, process);
+    let mut begun = world.kernel.now();
+    loop {
+        let Some(serving) = world.processes.serving(process) else {
+            return Err(AppendError::Closed);
+        };
+        if let Some(fenced) = fenced(serving) {
+            return Err(AppendError::Fenced {
+                held: fenced.0,
+                seen: fenced.1,
             });
-            self.step_until_timeout(process, &mut begun)
-                .map_err(|()| AppendError::Closed)?;
         }
-        let ticket = self.append_now(process, kind, length, fill);
-        self.settle(process);
-        ticket.ok_or(AppendError::Closed)
+        if let Some(error) = serving.poisoned {
+            return Err(AppendError::DiskFailed(error));
+        }
+        let (bytes, max) = (record_bytes(length, false), payload_max(&world.kernel.profile));
+        if length > max {
+            return Err(AppendError::TooLarge { bytes: length, max });
+        }
+        let end = serving.tail.lsn.plus(bytes as u64);
+        let (head, capacity) = (serving.superblock.head.lsn, serving.log.capacity());
+        if end.since(head) > capacity {
+            let used = serving.tail.lsn.since(head);
+            return Err(AppendError::Full { used, capacity });
+        }
+        let room = serving.writer.has_room(bytes as u64);
+        if room && end.since(serving.writer.stable()) <= world.kernel.profile.window {
+            break;
+        }
+        world.kernel.hit(match room {
+            true => "appends that waited for the disk",
+            false => "shared: appends that waited for the server",
+        });
+        step_until_timeout(world, process, &mut begun).map_err(|()| AppendError::Closed)?;
     }
+    let ticket = append_now(world, process, kind, length, fill);
+    settle(world, process);
+    ticket.ok_or(AppendError::Closed)
+}
 
-    /// [`ClientLog::wait`].
-    pub fn wait(
-        &mut self,
-        process: usize,
-        ticket: CommitTicket,
-        durability: Durability,
-    ) -> Result<CommitVotes, WaitError> {
-        self.died_on_backing_disk(process);
-        let early = self.data.reads_to_send() && self.kernel.planted().is(PlantedFault::SentBeforeDisk);
-        if durability == Durability::Lazy || early {
-            return Ok(self.votes(process, ticket.end));
-        }
-        let mut begun = self.kernel.now();
-        loop {
-            match self.answer(process, ticket.end, durability) {
-                Some(Ok(votes)) => {
-                    check::rule08::done(self, process, ticket.end);
-                    return Ok(votes);
-                }
-                Some(Err(error)) => return self.fail_wait(process, ticket, error),
-                None => (),
+/// [`ClientLog::wait`].
+pub(crate) fn wait(
+    world: &mut World,
+    process: usize,
+    ticket: CommitTicket,
+    durability: Durability,
+) -> Result<CommitVotes, WaitError> {
+    died_on_backing_disk(world, process);
+    let early = world.data.reads_to_send() && world.kernel.planted().is(PlantedFault::SentBeforeDisk);
+    if durability == Durability::Lazy || early {
+        return Ok(votes(world, process, ticket.end));
+    }
+    let mut begun = world.kernel.now();
+    loop {
+        match answer(world, process, ticket.end, durability) {
+            Some(Ok(votes)) => {
+                check::rule08::done(world, process, ticket.end);
+                return Ok(votes);
             }
-            if self.step_until_timeout(process, &mut begun).is_err() {
-                return self.fail_wait(process, ticket, WaitError::Closed);
-            }
+            Some(Err(error)) => return fail_wait(world, process, ticket, error),
+            None => (),
+        }
+        if step_until_timeout(world, process, &mut begun).is_err() {
+            return fail_wait(world, process, ticket, WaitError::Closed);
         }
     }
+}
 
-    fn fail_wait(
-        &mut self,
-        process: usize,
-        ticket: CommitTicket,
-        error: WaitError,
-    ) -> Result<CommitVotes, WaitError> {
-        self.kernel.hit("commits of unknown fate");
-        if self.kernel.planted().is(PlantedFault::CutOffIsDone) {
-            check::rule08::done(self, process, ticket.end);
-            return Ok(CommitVotes::default());
-        }
-        Err(error)
+fn fail_wait(
+    world: &mut World,
+    process: usize,
+    ticket: CommitTicket,
+    error: WaitError,
+) -> Result<CommitVotes, WaitError> {
+    world.kernel.hit("commits of unknown fate");
+    if world.kernel.planted().is(PlantedFault::CutOffIsDone) {
+        check::rule08::done(world, process, ticket.end);
+        return Ok(CommitVotes::default());
     }
+    Err(error)
+}
 
-    fn answer(
-        &self,
-        process: usize,
-        end: Lsn,
-        durability: Durability,
-    ) -> Option<Result<CommitVotes, WaitError>> {
-        let Some(serving) = self.processes.serving(process) else {
-            return Some(Err(WaitError::Closed));
-        };
-        let writer = &serving.writer;
-        let (acked, stable) = (writer.acked() >= end, writer.stable() >= end);
-        // The disk may have more of a fenced writer's log than the newer epoch will ever know: only
-        // acknowledged records count here too.
-        let done = match durability {
-            Durability::Lazy => true,
-            Durability::Remote => acked,
-            Durability::Disk => acked && stable,
-            Durability::Both => acked && stable && writer.rule_satisfied(end),
-        };
-        if done {
-            return Some(Ok(writer.votes(end)));
-        }
-        if let Some((held, seen)) = fenced(serving) {
-            return Some(Err(WaitError::Fenced { held, seen }));
-        }
-        let error = serving.poisoned?;
-        let hopeless = match durability {
-            Durability::Remote | Durability::Lazy => !writer.may_still_be_acked(end),
-            Durability::Disk | Durability::Both => true,
-        };
-        hopeless.then_some(Err(WaitError::DiskFailed(error)))
+fn answer(
+    world: &World,
+    process: usize,
+    end: Lsn,
+    durability: Durability,
+) -> Option<Result<CommitVotes, WaitError>> {
+    let Some(serving) = world.processes.serving(process) else {
+        return Some(Err(WaitError::Closed));
+    };
+    let writer = &serving.writer;
+    let (acked, stable) = (writer.acked() >= end, writer.stable() >= end);
+    // The disk may have more of a fenced writer's log than the newer epoch will ever know: only
+    // acknowledged records count here too.
+    let done = match durability {
+        Durability::Lazy => true,
+        Durability::Remote => acked,
+        Durability::Disk => acked && stable,
+        Durability::Both => acked && stable && writer.rule_satisfied(end),
+    };
+    if done {
+        return Some(Ok(writer.votes(end)));
     }
-
-    fn votes(&self, process: usize, end: Lsn) -> CommitVotes {
-        self.processes
-            .serving(process)
-            .map(|serving| serving.writer.votes(end))
-            .unwrap_or_default()
+    if let Some((held, seen)) = fenced(serving) {
+        return Some(Err(WaitError::Fenced { held, seen }));
     }
+    let error = serving.poisoned?;
+    let hopeless = match durability {
+        Durability::Remote | Durability::Lazy => !writer.may_still_be_acked(end),
+        Durability::Disk | Durability::Both => true,
+    };
+    hopeless.then_some(Err(WaitError::DiskFailed(error)))
+}
 
-    /// Runs one event while a program waits. `Err`: it has waited long enough.
-    fn step_until_timeout(&mut self, process: usize, begun: &mut Time) -> Result<(), ()> {
-        self.step();
-        if self.kernel.now().since(*begun) <= WAIT_MAX {
-            return Ok(());
-        }
-        if !self.nemesis.is_stopped() {
-            // It was disturbed all the time. With everything healed the wait must end.
-            self.heal();
-            *begun = self.kernel.now();
-            return Ok(());
-        }
-        check::liveness::waited(self, process);
-        self.kernel.hit("waits given up after a disk failure");
-        self.crash(process, false);
-        Err(())
+fn votes(world: &World, process: usize, end: Lsn) -> CommitVotes {
+    world
+        .processes
+        .serving(process)
+        .map(|serving| serving.writer.votes(end))
+        .unwrap_or_default()
+}
+
+/// Runs one event while a program waits. `Err`: it has waited long enough.
+fn step_until_timeout(world: &mut World, process: usize, begun: &mut Time) -> Result<(), ()> {
+    event_loop::step(world);
+    if world.kernel.now().since(*begun) <= WAIT_MAX {
+        return Ok(());
     }
+    if !world.nemesis.is_stopped() {
+        // It was disturbed all the time. With everything healed the wait must end.
+        heal(world);
+        *begun = world.kernel.now();
+        return Ok(());
+    }
+    check::liveness::waited(world, process);
+    world.kernel.hit("waits given up after a disk failure");
+    crash(world, process, false);
+    Err(())
+}
 
-    /// [`ClientLog::read`].
-    pub fn read(
-        &mut self,
-        process: usize,
-        from: Lsn,
-        each: &mut dyn FnMut(Record<'_>) -> bool,
-    ) -> Result<Lsn, LogError> {
-        let read = self.with_serving(process, |_, serving| {
-            let (head, stable) = (serving.superblock.head.lsn, serving.writer.stable());
-            if from < head || from > stable {
-                return Err(LogError::OutOfRange(from));
-            }
-            let start = link_on_disk(serving, from)?;
-            let mut stopped = false;
-            let scan = serving.log.scan(start, stable, &mut |record| {
-                let header = record.header;
-                stopped = !each(Record {
-                    lsn: header.lsn,
-                    next: header.next(),
-                    epoch: header.epoch,
-                    kind: header.kind,
-                    payload: record.payload(),
-                });
-                !stopped
+/// [`ClientLog::read`].
+pub(crate) fn read(
+    world: &mut World,
+    process: usize,
+    from: Lsn,
+    each: &mut dyn FnMut(Record<'_>) -> bool,
+) -> Result<Lsn, LogError> {
+    let read = with_serving(world, process, |_, serving| {
+        let (head, stable) = (serving.superblock.head.lsn, serving.writer.stable());
+        if from < head || from > stable {
+            return Err(LogError::OutOfRange(from));
+        }
+        let start = link_on_disk(serving, from)?;
+        let mut stopped = false;
+        let scan = serving.log.scan(start, stable, &mut |record| {
+            let header = record.header;
+            stopped = !each(Record {
+                lsn: header.lsn,
+                next: header.next(),
+                epoch: header.epoch,
+                kind: header.kind,
+                payload: record.payload(),
             });
-            match scan.unreadable {
-                Some(error) => Err(LogError::Io(error)),
-                None if scan.end.lsn < stable && !stopped => Err(LogError::Corrupt(scan.end.lsn)),
-                None => Ok(scan.end.lsn),
-            }
+            !stopped
         });
-        self.died_midway(process);
-        match read {
-            Some(result) if self.processes.alive(process) => result,
-            _ => Err(LogError::Closed),
+        match scan.unreadable {
+            Some(error) => Err(LogError::Io(error)),
+            None if scan.end.lsn < stable && !stopped => Err(LogError::Corrupt(scan.end.lsn)),
+            None => Ok(scan.end.lsn),
         }
+    });
+    died_midway(world, process);
+    match read {
+        Some(result) if world.processes.alive(process) => result,
+        _ => Err(LogError::Closed),
     }
+}
 
-    /// [`ClientLog::trim`].
-    pub fn trim(&mut self, process: usize, head: Lsn) -> Result<(), LogError> {
-        self.died_on_backing_disk(process);
-        let trimmed = self.with_serving(process, |world, serving| {
-            if head < serving.superblock.head.lsn || head > serving.writer.stable() {
-                return Err(LogError::OutOfRange(head));
-            }
-            if let Some(error) = serving.poisoned {
-                return Err(LogError::Io(error));
-            }
-            if serving
-                .writer
-                .server_ack()
-                .is_some_and(|kept| kept.end.lsn < head)
-            {
-                return Err(LogError::OutOfRange(head));
-            }
-            let link = link_on_disk(serving, head)?;
-            if let Err(failure) = serving.store_head(link) {
-                let planted = world.kernel.planted().is(PlantedFault::RefusalIsFinal);
-                if failure.is_final() || planted {
-                    world.give_up(process, serving, failure);
-                }
-                return Err(LogError::Io(failure.error));
-            }
-            let host = world.processes[process].host;
-            world.hosts[host].history.head = head;
-            world.kernel.hit("trims");
-            Ok(())
-        });
-        self.settle(process);
-        match trimmed {
-            Some(result) if self.processes.alive(process) => result,
-            _ => Err(LogError::Closed),
+/// [`ClientLog::trim`].
+pub(crate) fn trim(world: &mut World, process: usize, head: Lsn) -> Result<(), LogError> {
+    died_on_backing_disk(world, process);
+    let trimmed = with_serving(world, process, |world, serving| {
+        if head < serving.superblock.head.lsn || head > serving.writer.stable() {
+            return Err(LogError::OutOfRange(head));
         }
+        if let Some(error) = serving.poisoned {
+            return Err(LogError::Io(error));
+        }
+        if serving
+            .writer
+            .server_ack()
+            .is_some_and(|kept| kept.end.lsn < head)
+        {
+            return Err(LogError::OutOfRange(head));
+        }
+        let link = link_on_disk(serving, head)?;
+        if let Err(failure) = serving.store_head(link) {
+            let planted = world.kernel.planted().is(PlantedFault::RefusalIsFinal);
+            if failure.is_final() || planted {
+                give_up(world, process, serving, failure);
+            }
+            return Err(LogError::Io(failure.error));
+        }
+        let host = world.processes[process].host;
+        world.hosts[host].history.head = head;
+        world.kernel.hit("trims");
+        Ok(())
+    });
+    settle(world, process);
+    match trimmed {
+        Some(result) if world.processes.alive(process) => result,
+        _ => Err(LogError::Closed),
     }
 }
 
@@ -294,11 +298,11 @@ impl RecordLog for SimLog {
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<CommitTicket, AppendError> {
-        self.world.borrow_mut().append(self.process, kind, length, fill)
+        append(&mut self.world.borrow_mut(), self.process, kind, length, fill)
     }
 
     fn wait(&self, ticket: CommitTicket, durability: Durability) -> Result<CommitVotes, WaitError> {
-        self.world.borrow_mut().wait(self.process, ticket, durability)
+        wait(&mut self.world.borrow_mut(), self.process, ticket, durability)
     }
 
     fn state(&self) -> LogState {
@@ -308,10 +312,10 @@ impl RecordLog for SimLog {
     }
 
     fn read(&self, from: Lsn, each: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {
-        self.world.borrow_mut().read(self.process, from, each)
+        read(&mut self.world.borrow_mut(), self.process, from, each)
     }
 
     fn trim(&self, head: Lsn) -> Result<(), LogError> {
-        self.world.borrow_mut().trim(self.process, head)
+        trim(&mut self.world.borrow_mut(), self.process, head)
     }
 }

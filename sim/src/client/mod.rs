@@ -5,8 +5,10 @@
 //! | `open.rs` | opening a journal: claim, scan, recover, assemble, release |
 //! | `log.rs` | calls on an open journal: append, wait, trim, read |
 
-mod log;
-mod open;
+pub(crate) mod log;
+pub(crate) mod open;
 
 pub use log::SimLog;
+pub(crate) use log::{append, read, trim, wait};
 pub(crate) use open::{ALL_MEMBERS_WAIT, RECOVERY_TIMEOUT};
+pub(crate) use open::{ask_members, open, proven_on};

@@ -11,8 +11,8 @@
 //! | `events.rs` | events of that connection |
 //! | `ask.rs` | questions over sessions of their own: blocks for a volume, and those of a restore |
 
-mod ask;
-mod events;
+pub(crate) mod ask;
+pub(crate) mod events;
 mod link;
 mod log;
 mod machine;

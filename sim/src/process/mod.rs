@@ -13,13 +13,13 @@
 //! | `close.rs` | the orderly end |
 //! | `events.rs` | handing events to the machine that waits for them |
 
-mod append;
-mod close;
-mod events;
+pub(crate) mod append;
+pub(crate) mod close;
+pub(crate) mod events;
 mod failure;
-mod life;
-mod opening;
-mod serve;
+pub(crate) mod life;
+pub(crate) mod opening;
+pub(crate) mod serve;
 mod serving;
 mod table;
 

@@ -9,6 +9,8 @@ use super::journal;
 use super::rvm::{MemoryProgram, SEGMENT_NAMES};
 use crate::check::fail;
 use crate::client::SimLog;
+use crate::inject::heal;
+use crate::process::life::crash;
 use crate::storage::SimStorage;
 use crate::world::World;
 
@@ -23,7 +25,7 @@ pub(super) fn run(world: World) -> World {
     for _ in 0..lives {
         program.live();
     }
-    program.world.borrow_mut().heal();
+    heal(&mut program.world.borrow_mut());
     if program.copy.is_some() && !program.lossy {
         let stamps = program.directory.stamps();
         open_copy(&mut program);
@@ -77,7 +79,7 @@ fn open_copy(program: &mut MemoryProgram) {
     }
     let mut world = program.world.borrow_mut();
     let cut = world.kernel.rng.chance(500);
-    world.crash(process, cut);
+    crash(&mut world, process, cut);
 }
 
 /// Checks the segments as the copy left them, and its program's use of those that it may map.
@@ -133,7 +135,7 @@ fn reopen_original(program: &MemoryProgram) {
             "a log was applied to segments that its copy had taken over".to_owned(),
         );
     }
-    program.world.borrow_mut().crash(process, false);
+    crash(&mut program.world.borrow_mut(), process, false);
 }
 
 /// A process that has the journal on `host` open. `None`: it must not be opened, or it lost records that it
@@ -145,7 +147,7 @@ fn healed(program: &MemoryProgram, host: usize) -> Option<usize> {
     if accepted() == before {
         return Some(process);
     }
-    program.world.borrow_mut().crash(process, false);
+    crash(&mut program.world.borrow_mut(), process, false);
     None
 }
 

@@ -9,7 +9,11 @@ use netram_proto::wire::Frame;
 
 use super::journal;
 use crate::check::rule23;
+use crate::client;
+use crate::event_loop;
+use crate::inject::heal;
 use crate::lender::{PacketOutcome, packet_of};
+use crate::process::life::crash;
 use crate::world::World;
 
 pub(super) fn run(world: &mut World) {
@@ -20,24 +24,24 @@ pub(super) fn run(world: &mut World) {
     journal::work(world, first, deeds);
     // Long enough to rest, often.
     let pause = world.kernel.rng.pick(&[0, 0, 300, 3000]);
-    world.run_for(Nanos::from_ms(pause));
+    event_loop::run_for(world, Nanos::from_ms(pause));
     let copy = world.copy_host(0);
     world.kernel.hit("deletions: copies");
     let deeds = world.kernel.rng.between(0, 20);
     journal::work(world, first, deeds);
     if let Some(process) = world.processes.living(0) {
         let cut = world.kernel.rng.chance(400);
-        world.crash(process, cut);
+        crash(world, process, cut);
     }
-    world.heal();
-    world.run_for(Nanos::from_ms(3000));
+    heal(world);
+    event_loop::run_for(world, Nanos::from_ms(3000));
     delete(world, copy);
     journal::settle_down(world, 0);
 }
 
 /// Deletes the directory on `host` as the command does, and tells all lenders.
 fn delete(world: &mut World, host: usize) {
-    let Ok((view, had)) = world.proven_on(host) else {
+    let Ok((view, had)) = client::proven_on(world, host) else {
         return;
     };
     if view.answers() > 0 && !world.kernel.planted().is(PlantedFault::HoldingsForgotten) {

@@ -6,6 +6,8 @@ use netram_proto::time::Nanos;
 
 use super::journal;
 use crate::check::multicast;
+use crate::client;
+use crate::event_loop;
 use crate::world::World;
 
 pub(super) fn run(world: &mut World) {
@@ -13,7 +15,7 @@ pub(super) fn run(world: &mut World) {
         return;
     };
     // Long enough for all to join, listen and be measured.
-    world.run_for(Nanos::from_ms(1500));
+    event_loop::run_for(world, Nanos::from_ms(1500));
     multicast::all_listen(world, process);
     let before = multicast::stats(world, process);
     for _ in 0..world.kernel.rng.between(50, 150) {
@@ -25,15 +27,15 @@ pub(super) fn run(world: &mut World) {
             }
         }
         if let Some(ticket) = last
-            && world.wait(process, ticket, Durability::Remote).is_err()
+            && client::wait(world, process, ticket, Durability::Remote).is_err()
         {
             return;
         }
         let us = world.kernel.rng.pick(&[10, 1000, 10_000, 100_000]);
         let us = world.kernel.rng.below(us);
-        world.run_for(Nanos::from_us(us));
+        event_loop::run_for(world, Nanos::from_us(us));
     }
-    world.run_for(Nanos::from_ms(500));
+    event_loop::run_for(world, Nanos::from_ms(500));
     world.kernel.hit("commits with a distant listener");
     multicast::all_listen(world, process);
     multicast::check_sent_once(world, process, before);

@@ -16,13 +16,16 @@ use netram_proto::planted::FaultSwitch;
 use netram_proto::port::{Durability, LogError};
 use netram_proto::time::{Nanos, Time};
 
-use self::maintenance::MountMaintenance;
+use self::maintenance::{MaintainedMount, MountMaintenance, TestedDirectory};
 use super::journal;
 use crate::check::files::{
     DirectoryModel, DiskListing, ModelFileId, NameChange, PAGE, PathEntry, is_paged, name, page,
 };
 use crate::check::{fail, rule06};
 use crate::client::SimLog;
+use crate::event_loop;
+use crate::inject::heal;
+use crate::process::life::{crash, died_on_backing_disk};
 use crate::world::{World, WorldHandle};
 
 /// Maximum number of pages of a file: several records of the smallest journal.
@@ -40,7 +43,6 @@ const OPEN_MAX: usize = 4;
 const FEW_FILES: usize = 10;
 const POWER_CUTS: &str = "files: power cuts of the disk beneath";
 
-type TestedDirectory = JournaledDirectory<SimLog, MemoryDisk, MemoryDisk>;
 type OpenModelFiles = Vec<(ModelFileId, Arc<OpenFile<u64>>)>;
 
 struct Program {
@@ -84,7 +86,7 @@ pub(super) fn run(mut world: World) -> World {
     for _ in 0..lives {
         program.live();
     }
-    program.world.borrow_mut().heal();
+    heal(&mut program.world.borrow_mut());
     program.healed = true;
     program.live();
     program.live();
@@ -107,9 +109,9 @@ impl Program {
         self.serve(process);
         let mut world = self.world.borrow_mut();
         let cut = world.kernel.rng.chance(500);
-        world.crash(process, cut);
+        crash(&mut world, process, cut);
         let pause = world.kernel.rng.pick(&[0, 1, 30, 400, 2500]);
-        world.run_for(Nanos::from_ms(pause));
+        event_loop::run_for(&mut world, Nanos::from_ms(pause));
     }
 
     fn serve(&mut self, process: usize) {
@@ -123,7 +125,7 @@ impl Program {
             self.arm_disk_fault();
             let goes_on = self.run_step(process, &directory, &mut opened);
             let mut world = self.world.borrow_mut();
-            if world.died_on_backing_disk(process) || !world.processes.alive(process) || !goes_on {
+            if died_on_backing_disk(&mut world, process) || !world.processes.alive(process) || !goes_on {
                 return;
             }
         }
@@ -226,7 +228,7 @@ impl Program {
     /// Checks a refused opening: the process must be dead, or the journal's disk must have failed.
     fn refused(&mut self, process: usize, error: DirectoryOpenError) {
         let mut world = self.world.borrow_mut();
-        if world.died_on_backing_disk(process) {
+        if died_on_backing_disk(&mut world, process) {
             world.kernel.hit("files: recoveries cut off");
             return;
         }
@@ -301,7 +303,13 @@ impl Program {
                     .kernel
                     .rng
                     .pick(&[0, 1, 5, 20, 100, 600, 2500]);
-                return self.run_for(process, directory, ms);
+                let mut mount = MaintainedMount {
+                    world: &self.world,
+                    disk: &self.disk,
+                    model: &mut self.model,
+                    directory,
+                };
+                return self.maintenance.run_for(&mut mount, process, ms);
             }
         }
         true

@@ -6,7 +6,11 @@ use netram_proto::port::{AppendError, CommitTicket, Durability, LogError, Record
 use netram_proto::time::Nanos;
 
 use crate::check;
+use crate::client;
+use crate::event_loop;
+use crate::inject::heal;
 use crate::process::OpenFailure;
+use crate::process::life::crash;
 use crate::world::World;
 
 /// Number of refused openings before everything is healed.
@@ -20,12 +24,12 @@ pub(super) fn run(world: &mut World) {
             work(world, process, deeds);
             if world.kernel.rng.chance(700) {
                 let cut = world.kernel.rng.chance(500);
-                world.crash(process, cut);
+                crash(world, process, cut);
             }
             end_of(world, process);
         }
     }
-    world.heal();
+    heal(world);
     settle_down(world, 0);
 }
 
@@ -33,13 +37,13 @@ pub(super) fn run(world: &mut World) {
 /// there is nothing to open.
 pub(super) fn open(world: &mut World, host: usize) -> Option<usize> {
     for _ in 0..TRIES {
-        match world.open(host, false) {
+        match client::open(world, host, false) {
             Ok(process) => return Some(process),
             Err(OpenFailure::Crashed) => return None,
             Err(failure) => count(world, &failure),
         }
         let pause = world.kernel.rng.between(10, 2000);
-        world.run_for(Nanos::from_ms(pause));
+        event_loop::run_for(world, Nanos::from_ms(pause));
     }
     open_healed(world, host)
 }
@@ -47,9 +51,9 @@ pub(super) fn open(world: &mut World, host: usize) -> Option<usize> {
 /// Opens the journal with everything healed. If that fails there must be a reason.
 pub(super) fn open_healed(world: &mut World, host: usize) -> Option<usize> {
     let rested = world.nemesis.is_stopped();
-    world.heal();
-    world.run_for(Nanos::from_ms(100));
-    let result = world.open(host, false);
+    heal(world);
+    event_loop::run_for(world, Nanos::from_ms(100));
+    let result = client::open(world, host, false);
     let opened = match result {
         Ok(process) => Some(process),
         Err(OpenFailure::Crashed) => None,
@@ -59,7 +63,7 @@ pub(super) fn open_healed(world: &mut World, host: usize) -> Option<usize> {
             if matches!(failure, OpenFailure::Refused(RecoveryError::Fenced { .. })) {
                 return None;
             }
-            match world.open(host, true) {
+            match client::open(world, host, true) {
                 Ok(process) => Some(process),
                 Err(failure) => {
                     count(world, &failure);
@@ -113,7 +117,7 @@ pub(super) fn work(world: &mut World, process: usize, deeds: u64) {
                         2 if world.kernel.profile.can_count() => Durability::Both,
                         _ => Durability::Remote,
                     };
-                    if world.wait(process, ticket, durability).is_err() {
+                    if client::wait(world, process, ticket, durability).is_err() {
                         return;
                     }
                 }
@@ -123,7 +127,7 @@ pub(super) fn work(world: &mut World, process: usize, deeds: u64) {
             _ => {
                 let ms = world.kernel.rng.pick(&[0, 1, 5, 20, 100, 600]);
                 let extra = world.kernel.rng.below(1_000_000);
-                world.run_for(Nanos(Nanos::from_ms(ms).0 + extra));
+                event_loop::run_for(world, Nanos(Nanos::from_ms(ms).0 + extra));
             }
         }
     }
@@ -138,7 +142,7 @@ pub(super) fn append(world: &mut World, process: usize) -> Result<CommitTicket, 
     let length = world.kernel.rng.index(max + 1);
     let kind = RecordKind(16 + world.kernel.rng.below(4) as u8);
     let mut noise = world.kernel.rng.fork();
-    world.append(process, kind, length, &mut |payload| noise.fill(payload))
+    client::append(world, process, kind, length, &mut |payload| noise.fill(payload))
 }
 
 fn trim(world: &mut World, process: usize) {
@@ -151,7 +155,7 @@ fn trim(world: &mut World, process: usize) {
     if !ends.is_empty() {
         let head = world.kernel.rng.pick(&ends).lsn;
         // A refusal shows in the next append.
-        let _ = world.trim(process, head);
+        let _ = client::trim(world, process, head);
     }
 }
 
@@ -161,7 +165,7 @@ fn read(world: &mut World, process: usize) {
     let host = world.processes[process].host;
     let mut found: Vec<u8> = Vec::new();
     let mut places: Vec<(Lsn, Lsn)> = Vec::new();
-    let result = world.read(process, state.head, &mut |record| {
+    let result = client::read(world, process, state.head, &mut |record| {
         places.push((record.lsn, record.next));
         found.extend_from_slice(record.payload);
         true
@@ -188,10 +192,10 @@ fn read(world: &mut World, process: usize) {
 /// Ends a process that is left over before the next one begins; the real one holds a lock on its files.
 fn end_of(world: &mut World, process: usize) {
     if world.processes.alive(process) {
-        world.crash(process, false);
+        crash(world, process, false);
     }
     let pause = world.kernel.rng.pick(&[0, 1, 30, 400, 2500]);
-    world.run_for(Nanos::from_ms(pause));
+    event_loop::run_for(world, Nanos::from_ms(pause));
 }
 
 /// Heals everything: the journal opens, a commit ends, the view grows back, and one more crash loses nothing.
@@ -201,23 +205,23 @@ pub(super) fn settle_down(world: &mut World, host: usize) {
             return;
         };
         // Long enough for a silent lender to be given up, found again, joined and filled.
-        world.run_for(Nanos::from_ms(6000));
+        event_loop::run_for(world, Nanos::from_ms(6000));
         trim_all(world, process);
         if let Ok(ticket) = append(world, process) {
-            let _ = world.wait(process, ticket, Durability::Remote);
+            let _ = client::wait(world, process, ticket, Durability::Remote);
         }
-        world.run_for(Nanos::from_ms(2000));
+        event_loop::run_for(world, Nanos::from_ms(2000));
         if !world.lenders.has_liars() {
             check::liveness::grown_back(world, process);
         }
         let cut = world.kernel.rng.chance(500);
         if round == 0 {
-            world.crash(process, cut);
+            crash(world, process, cut);
         }
     }
 }
 
 pub(super) fn trim_all(world: &mut World, process: usize) {
     let stable = world.log_state(process).stable;
-    let _ = world.trim(process, stable);
+    let _ = client::trim(world, process, stable);
 }

@@ -8,8 +8,12 @@ use netram_proto::time::Nanos;
 
 use super::journal;
 use crate::check::rule18;
+use crate::client;
 use crate::event::WorldEvent;
+use crate::event_loop;
+use crate::inject::heal;
 use crate::process::OpenFailure;
+use crate::process::life::crash;
 use crate::world::World;
 
 pub(super) fn run(world: &mut World) {
@@ -33,10 +37,10 @@ pub(super) fn run(world: &mut World) {
         // A journal's lock excludes a second process from the same directory, but not from a copy of it.
         if let Some(process) = world.processes.living(host) {
             let cut = world.kernel.rng.chance(300);
-            world.crash(process, cut);
+            crash(world, process, cut);
         }
         disturb(world, other);
-        let opened = world.open(host, false);
+        let opened = client::open(world, host, false);
         if world
             .processes
             .last()
@@ -54,7 +58,7 @@ pub(super) fn run(world: &mut World) {
             Err(_) => world.kernel.hit("operators: openings cut off"),
         }
         let pause = world.kernel.rng.pick(&[0, 1, 50, 1000]);
-        world.run_for(Nanos::from_ms(pause));
+        event_loop::run_for(world, Nanos::from_ms(pause));
     }
     settle_down(world, last);
 }
@@ -75,7 +79,7 @@ fn disturb(world: &mut World, other: usize) {
             world.kernel.at(Nanos(1), WorldEvent::Busy { process });
             world.kernel.hit("operators: the other writes on");
         }
-        2 => world.crash(process, false),
+        2 => crash(world, process, false),
         _ => (),
     }
 }
@@ -83,16 +87,16 @@ fn disturb(world: &mut World, other: usize) {
 /// Opens, with everything healed, the directory that was last proven. That must succeed unless too much was
 /// lost.
 fn settle_down(world: &mut World, last: usize) {
-    world.heal();
-    world.run_for(Nanos::from_ms(3000));
+    heal(world);
+    event_loop::run_for(world, Nanos::from_ms(3000));
     rule18::fences_are_proven(world);
     for host in 0..world.hosts.len() {
         if let Some(process) = world.processes.living(host) {
-            world.crash(process, false);
+            crash(world, process, false);
         }
     }
-    world.run_for(Nanos::from_ms(3000));
-    match world.open(last, false) {
+    event_loop::run_for(world, Nanos::from_ms(3000));
+    match client::open(world, last, false) {
         Ok(_) => world.kernel.hit("operators: the last to be proven opens"),
         Err(OpenFailure::Refused(RecoveryError::Fenced { .. })) => rule18::is_fenced(world, last),
         Err(_) => world.kernel.hit("operators: the last to be proven lacks members"),

@@ -6,6 +6,10 @@ use netram_proto::time::Nanos;
 
 use super::journal;
 use crate::check::{rule19, rule20};
+use crate::client;
+use crate::event_loop;
+use crate::inject::start_lender;
+use crate::process::life::crash;
 use crate::world::World;
 
 pub(super) fn run(world: &mut World) {
@@ -14,7 +18,7 @@ pub(super) fn run(world: &mut World) {
             return;
         };
         // Long enough for all to join.
-        world.run_for(Nanos::from_ms(1500));
+        event_loop::run_for(world, Nanos::from_ms(1500));
         for _ in 0..world.kernel.rng.between(1, 4) {
             match world.kernel.rng.below(3) {
                 0 => pause_writer(world, process),
@@ -23,7 +27,7 @@ pub(super) fn run(world: &mut World) {
             }
         }
         let us = world.kernel.rng.below(2_000_000);
-        world.run_for(Nanos::from_us(us));
+        event_loop::run_for(world, Nanos::from_us(us));
         commit(world, process);
         lose_everything(world, process);
     }
@@ -36,7 +40,7 @@ fn commit(world: &mut World, process: usize) {
             journal::trim_all(world, process);
             continue;
         };
-        let _ = world.wait(process, ticket, Durability::Remote);
+        let _ = client::wait(world, process, ticket, Durability::Remote);
     }
 }
 
@@ -49,7 +53,7 @@ fn pause_writer(world: &mut World, process: usize) {
     let _ = journal::append(world, process);
     let still = Nanos::from_ms(world.kernel.rng.between(600, 5000));
     world.processes[process].paused_until = world.kernel.now() + still;
-    world.run_for(Nanos(still.0 + Nanos::from_ms(300).0));
+    event_loop::run_for(world, Nanos(still.0 + Nanos::from_ms(300).0));
     world.kernel.hit("quiet: writers that stood still");
     rule20::kept_members(world, process, before);
 }
@@ -62,18 +66,18 @@ fn stall_member(world: &mut World, process: usize) {
         if journal::append(world, process).is_err() {
             journal::trim_all(world, process);
         }
-        world.run_for(Nanos::from_ms(100));
+        event_loop::run_for(world, Nanos::from_ms(100));
     }
     world.kernel.hit("quiet: lenders that made no progress");
     rule20::gave_up(world, process, lender);
     world.lenders[lender].stalled = false;
-    world.run_for(Nanos::from_ms(6000));
+    event_loop::run_for(world, Nanos::from_ms(6000));
 }
 
 /// Lets the journal rest. Then every lender loses its memory, and the client's machine its power.
 fn lose_everything(world: &mut World, process: usize) {
     let idle = world.kernel.profile.timing.idle;
-    world.run_for(Nanos(idle.0 + Nanos::from_ms(2500).0));
+    event_loop::run_for(world, Nanos(idle.0 + Nanos::from_ms(2500).0));
     rule19::rests(world, process);
     let counted = world
         .processes
@@ -82,17 +86,17 @@ fn lose_everything(world: &mut World, process: usize) {
     for lender in 0..world.lenders.len() {
         let next = world.lenders.next_incarnation();
         world.lenders[lender].lose(next);
-        world.start_lender(lender);
+        start_lender(world, lender);
     }
-    world.crash(process, true);
-    match world.open(0, false) {
+    crash(world, process, true);
+    match client::open(world, 0, false) {
         Ok(again) => {
             world.kernel.hit(match counted {
                 true => "quiet: idle journals that lost everything else",
                 false => "quiet: journals without members that lost everything else",
             });
             let cut = world.kernel.rng.chance(500);
-            world.crash(again, cut);
+            crash(world, again, cut);
         }
         Err(failure) => rule19::opened(&failure),
     }

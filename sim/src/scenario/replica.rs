@@ -16,8 +16,13 @@ use super::replica_proof::{
 use super::volume::{BLOCKS, BYTES, SimVolume, VolumeProgram};
 use crate::check::fail;
 use crate::check::rule12;
+use crate::client;
 use crate::data::SimDataLender;
+use crate::data::ask::{break_data, data_dirty, data_done};
+use crate::event_loop;
+use crate::inject::heal;
 use crate::process::OpenFailure;
+use crate::process::life::crash;
 use crate::profile::{WorldFault, WorldProfile};
 use crate::world::World;
 
@@ -58,7 +63,7 @@ pub(super) fn run(mut world: World) -> World {
             return program.end();
         }
     }
-    program.world.borrow_mut().heal();
+    heal(&mut program.world.borrow_mut());
     program.settle_down();
     program.end()
 }
@@ -90,7 +95,7 @@ impl VolumeProgram {
         }
         if self.lose_disk() {
             self.live();
-            self.world.borrow_mut().heal();
+            heal(&mut self.world.borrow_mut());
             self.live();
         }
         false
@@ -107,8 +112,8 @@ impl VolumeProgram {
         world
             .kernel
             .tell(|| String::from("the next opening reaches no data lender"));
-        if let Ok(process) = world.open(self.host, false) {
-            world.crash(process, false);
+        if let Ok(process) = client::open(world, self.host, false) {
+            crash(world, process, false);
             world.kernel.hit("data: last openings that nobody heard");
         }
     }
@@ -129,7 +134,7 @@ impl VolumeProgram {
             return;
         }
         for _ in 0..20 {
-            self.world.borrow_mut().run_for(Nanos::from_ms(50));
+            event_loop::run_for(&mut self.world.borrow_mut(), Nanos::from_ms(50));
             self.run_source_action(process, volume);
             let world = self.world.borrow();
             let kept = world
@@ -167,7 +172,7 @@ impl VolumeProgram {
             0 if data.is_up() => {
                 world.data.died(&mut world.kernel);
                 if world.kernel.rng.chance(500) {
-                    world.break_data(process);
+                    break_data(world, process);
                 }
             }
             1 => data.disk.borrow_mut().crash_after(operations),
@@ -176,7 +181,7 @@ impl VolumeProgram {
                 data.away_until = until;
                 world.kernel.hit("data: absences");
             }
-            _ => world.break_data(process),
+            _ => break_data(world, process),
         }
     }
 
@@ -194,7 +199,7 @@ impl VolumeProgram {
             };
             if let Some(flushed) = flushed {
                 let dirty = volume.replica_flushed(flushed);
-                self.world.borrow_mut().data_dirty(process, dirty);
+                data_dirty(&mut self.world.borrow_mut(), process, dirty);
             }
             let Some(todo) = todo.filter(|_| !self.world.borrow_mut().kernel.rng.chance(200)) else {
                 return;
@@ -361,7 +366,7 @@ impl VolumeProgram {
             netram_proto::time::Time,
         ) -> Vec<netram_block_machine::ReplicaMessage>,
     ) {
-        self.world.borrow_mut().data_done(process, tell);
+        data_done(&mut self.world.borrow_mut(), process, tell);
     }
 
     pub(super) fn count(&self, what: &'static str) {
@@ -449,7 +454,7 @@ impl VolumeProgram {
             self.write_on(process, &volume);
         }
         for _ in 0..ROUNDS_MAX {
-            self.world.borrow_mut().run_for(Nanos::from_ms(100));
+            event_loop::run_for(&mut self.world.borrow_mut(), Nanos::from_ms(100));
             let _ = volume.drain();
             self.run_source_action(process, &volume);
             if !self.world.borrow().processes.alive(process) {
@@ -526,16 +531,16 @@ fn take_over(world: &mut World, host: usize, kept: &View, end: Lsn) -> bool {
     let unheard_of = is_fenced_unheard_of(world, kept);
     for attempt in 0..=TRIES {
         if attempt == TRIES {
-            world.heal();
-            world.run_for(Nanos::from_ms(100));
+            heal(world);
+            event_loop::run_for(world, Nanos::from_ms(100));
         }
-        match world.open(host, false) {
+        match client::open(world, host, false) {
             Ok(process) => {
                 if unheard_of {
                     fail(12, String::from(FENCED_UNHEARD_OF));
                 }
                 world.kernel.hit("data: volumes restored");
-                world.crash(process, false);
+                crash(world, process, false);
                 return true;
             }
             Err(OpenFailure::Refused(RecoveryError::Fenced { .. })) => {
@@ -552,7 +557,7 @@ fn take_over(world: &mut World, host: usize, kept: &View, end: Lsn) -> bool {
             Err(_) => (),
         }
         let pause = world.kernel.rng.between(10, 1000);
-        world.run_for(Nanos::from_ms(pause));
+        event_loop::run_for(world, Nanos::from_ms(pause));
     }
     world.kernel.hit("data: restores refused: members missing");
     // Appends that were under way when the client died may have told members to drop more.

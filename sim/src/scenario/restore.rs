@@ -15,9 +15,14 @@ use super::replica_proof::{
 };
 use super::volume::{BLOCKS, BYTES, SimVolume, VolumeProgram};
 use crate::check::fail;
+use crate::client;
 use crate::client::{ALL_MEMBERS_WAIT, RECOVERY_TIMEOUT};
+use crate::data::ask::{ask_data, store_view_at_data};
 use crate::data::{SimVolumeFiles, VOLUME, add_volume, volume_files};
+use crate::event_loop;
+use crate::inject::heal;
 use crate::process::OpenFailure;
+use crate::process::life::crash;
 use crate::world::World;
 
 /// Attempts before everything is healed. One more follows, which nothing interrupts.
@@ -85,8 +90,8 @@ impl VolumeProgram {
             let last = attempt == ATTEMPTS;
             if last {
                 let mut world = self.world.borrow_mut();
-                world.heal();
-                world.run_for(Nanos::from_ms(100));
+                heal(&mut world);
+                event_loop::run_for(&mut world, Nanos::from_ms(100));
             }
             match self.attempt(&mut loss, last) {
                 Ok(()) => {
@@ -132,10 +137,7 @@ impl VolumeProgram {
         }
         let files = self.fill(host, claimed.end.lsn).ok_or(AttemptError::CutOff)?;
         self.pause(last)?;
-        let kept = self
-            .world
-            .borrow_mut()
-            .store_view_at_data(process, &released, &released, true);
+        let kept = store_view_at_data(&mut self.world.borrow_mut(), process, &released, &released, true);
         match kept {
             Some(Ok(_)) => (),
             Some(Err(_)) | None => return Err(AttemptError::CutOff),
@@ -168,7 +170,7 @@ impl VolumeProgram {
         question.plant(world.kernel.planted());
         let question = question.of_replica(&view, found.closed).probing();
         let asker = world.add_blank_host();
-        match world.ask_members(asker, question, None) {
+        match client::ask_members(world, asker, question, None) {
             Some((Ok(()), _)) => {
                 world.kernel.hit("data: restores proven before their claim");
                 Ok(())
@@ -197,11 +199,12 @@ impl VolumeProgram {
         let claim = before.view.restored(writer);
         session = world.data.open_session();
         let follow = before.follow.claim(claim.epoch, claim.writer, true);
-        match world.ask_data(process, session, &follow, FrameKind::Following) {
+        match ask_data(world, process, session, &follow, FrameKind::Following) {
             Some(Ok(_)) => (),
             Some(Err(_)) | None => return Err(AttemptError::CutOff),
         }
-        let now = describe(world.ask_data(
+        let now = describe(ask_data(
+            world,
             process,
             session,
             &ReplicaMessage::inquire(Some(VOLUME.0)),
@@ -214,7 +217,7 @@ impl VolumeProgram {
         let keep = ReplicaMessage::keep_view(&view, BYTES, now.closed.is_some());
         loss.note(world, &now);
         loss.our_writers.push(writer);
-        match world.ask_data(process, session, &keep, FrameKind::ViewStored) {
+        match ask_data(world, process, session, &keep, FrameKind::ViewStored) {
             Some(Ok(_)) => Ok(ReplicaDescription { view, ..now }),
             Some(Err(_)) | None => Err(AttemptError::CutOff),
         }
@@ -222,10 +225,13 @@ impl VolumeProgram {
 
     fn describe(&mut self, process: usize, session: u64) -> Result<ReplicaDescription, AttemptError> {
         let question = ReplicaMessage::inquire(Some(VOLUME.0));
-        let answer = self
-            .world
-            .borrow_mut()
-            .ask_data(process, session, &question, FrameKind::Replica);
+        let answer = ask_data(
+            &mut self.world.borrow_mut(),
+            process,
+            session,
+            &question,
+            FrameKind::Replica,
+        );
         describe(answer)
     }
 
@@ -238,7 +244,7 @@ impl VolumeProgram {
         let host = world.restore_host(self.host, (&claimed.view, claimed.end), &heard.view);
         world.hosts[host].replica_closed = Some(claimed.closed);
         world.data.hold(Some(host));
-        let process = match world.open(host, false) {
+        let process = match client::open(world, host, false) {
             Ok(process) => process,
             Err(OpenFailure::Refused(refusal)) => {
                 refused(&refusal, loss)?;
@@ -250,7 +256,7 @@ impl VolumeProgram {
             fail(12, String::from(FENCED_UNHEARD_OF));
         }
         // This process serves no program: the restore itself sends the following messages.
-        world.crash(process, false);
+        crash(world, process, false);
         let end = world.hosts[host].history.durable;
         let promise = acked_by_members(world, self.host, &heard.view).max(heard.closed.unwrap_or_default());
         if end < promise {
@@ -282,10 +288,7 @@ impl VolumeProgram {
             writer: released.writer,
             ..claimed.view.clone()
         };
-        let kept = self
-            .world
-            .borrow_mut()
-            .store_view_at_data(process, &before, released, false);
+        let kept = store_view_at_data(&mut self.world.borrow_mut(), process, &before, released, false);
         let Some(Ok(session)) = kept else {
             return Err(AttemptError::CutOff);
         };
@@ -303,7 +306,8 @@ impl VolumeProgram {
                 ..FrameHeader::new(FrameKind::Records)
             };
             let body = world.hosts.log_bytes(host, sent, sent.plus(bytes as u64), true);
-            let said = world.ask_data(
+            let said = ask_data(
+                world,
                 process,
                 session,
                 &ReplicaMessage { header, body },
@@ -315,7 +319,7 @@ impl VolumeProgram {
             sent = sent.plus(bytes as u64);
             // A flushed LSN is reported once; the sync under way may report it to another session.
             let ping = ReplicaMessage::bare(FrameHeader::new(FrameKind::Ping));
-            let flushed = match (said, world.ask_data(process, session, &ping, FrameKind::Pong)) {
+            let flushed = match (said, ask_data(world, process, session, &ping, FrameKind::Pong)) {
                 (Some(Err(_)), _) | (_, Some(Err(_))) => return Err(AttemptError::CutOff),
                 (_, Some(Ok(pong))) => pong.header.lsn,
                 (_, None) => Lsn(0),
@@ -326,7 +330,7 @@ impl VolumeProgram {
             if !last && world.kernel.rng.chance(20) {
                 return Err(AttemptError::CutOff);
             }
-            world.run_for(Nanos::from_ms(20));
+            event_loop::run_for(world, Nanos::from_ms(20));
         }
         Err(AttemptError::CutOff)
     }
@@ -353,7 +357,7 @@ impl VolumeProgram {
         }
         let mut world = self.world.borrow_mut();
         let ms = world.kernel.rng.pick(&[0, 1, 20, 300, 2500]);
-        world.run_for(Nanos::from_ms(ms));
+        event_loop::run_for(&mut world, Nanos::from_ms(ms));
         if last {
             return Ok(());
         }
@@ -406,7 +410,7 @@ impl VolumeProgram {
         let Some((process, _volume)) = self.zombie.take() else {
             return;
         };
-        self.world.borrow_mut().run_for(Nanos::from_ms(8000));
+        event_loop::run_for(&mut self.world.borrow_mut(), Nanos::from_ms(8000));
         let mut world = self.world.borrow_mut();
         if let Some(serving) = world.processes.serving(process) {
             if serving.writer.fenced().is_none() && serving.poisoned.is_none() {
@@ -419,7 +423,7 @@ impl VolumeProgram {
             }
             world.kernel.hit("data: clients given up that learnt their fate");
         }
-        world.crash(process, false);
+        crash(&mut world, process, false);
     }
 }
 

@@ -15,6 +15,9 @@ use super::journal;
 use crate::check::fail;
 use crate::check::rvm::{MemoryModel, ModelTransaction};
 use crate::client::SimLog;
+use crate::event_loop;
+use crate::inject::heal;
+use crate::process::life::crash;
 use crate::storage::{SegmentDirectory, SimStorage};
 use crate::world::{World, WorldHandle};
 
@@ -49,7 +52,7 @@ pub(super) fn run(world: World) -> World {
     for _ in 0..lives {
         program.live();
     }
-    program.world.borrow_mut().heal();
+    heal(&mut program.world.borrow_mut());
     program.live();
     program.live();
     program.end()
@@ -101,9 +104,9 @@ impl MemoryProgram {
         self.serve(process);
         let mut world = self.world.borrow_mut();
         let cut = world.kernel.rng.chance(500);
-        world.crash(process, cut);
+        crash(&mut world, process, cut);
         let pause = world.kernel.rng.pick(&[0, 1, 30, 400, 2500]);
-        world.run_for(Nanos::from_ms(pause));
+        event_loop::run_for(&mut world, Nanos::from_ms(pause));
     }
 
     fn serve(&mut self, process: usize) {
@@ -227,7 +230,7 @@ impl MemoryProgram {
             _ => {
                 let mut world = self.world.borrow_mut();
                 let ms = world.kernel.rng.pick(&[0, 1, 5, 20, 100, 600]);
-                world.run_for(Nanos::from_ms(ms));
+                event_loop::run_for(&mut world, Nanos::from_ms(ms));
             }
         }
         for (segment, region) in regions.iter().enumerate() {

@@ -6,6 +6,8 @@ use netram_proto::time::Nanos;
 use super::journal;
 use crate::check;
 use crate::event::WorldEvent;
+use crate::inject::heal;
+use crate::process::life::crash;
 use crate::world::World;
 
 pub(super) fn run(world: &mut World) {
@@ -31,10 +33,10 @@ pub(super) fn run(world: &mut World) {
             let deeds = world.kernel.rng.between(5, 40);
             journal::work(world, second, deeds);
             let cut = world.kernel.rng.chance(500);
-            world.crash(second, cut);
+            crash(world, second, cut);
         }
     }
-    world.heal();
+    heal(world);
     journal::settle_down(world, copy);
     check::liveness::fenced(world, first, copy);
 }

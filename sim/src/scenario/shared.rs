@@ -8,9 +8,13 @@ use netram_proto::wire::ChainPoint;
 
 use super::journal;
 use crate::check::rule13;
+use crate::client;
 use crate::client::{ALL_MEMBERS_WAIT, RECOVERY_TIMEOUT};
 use crate::event::WorldEvent;
+use crate::event_loop;
+use crate::inject::heal;
 use crate::process::OpenFailure;
+use crate::process::life::crash;
 use crate::server::SimServer;
 use crate::world::World;
 
@@ -31,9 +35,9 @@ pub(super) fn run(world: &mut World) {
         work(world, node);
         if life < lives && world.processes.alive(node) {
             let cut = world.kernel.rng.chance(500);
-            world.crash(node, cut);
+            crash(world, node, cut);
             let pause = world.kernel.rng.pick(&[0, 1, 30, 400, 2500]);
-            world.run_for(Nanos::from_ms(pause));
+            event_loop::run_for(world, Nanos::from_ms(pause));
         }
     }
     let node = world.processes.living(0);
@@ -67,8 +71,8 @@ fn fence(world: &mut World, node: Option<usize>) {
     for attempt in 0..=ATTEMPTS {
         let last = attempt == ATTEMPTS;
         if last {
-            world.heal();
-            world.run_for(Nanos::from_ms(100));
+            heal(world);
+            event_loop::run_for(world, Nanos::from_ms(100));
         }
         if let Some(end) = attempt_to_read(world, host, last) {
             if let Some(server) = &mut world.server {
@@ -78,7 +82,7 @@ fn fence(world: &mut World, node: Option<usize>) {
             return after(world, node);
         }
         let ms = world.kernel.rng.pick(&[0, 1, 20, 300, 2500]);
-        world.run_for(Nanos::from_ms(ms));
+        event_loop::run_for(world, Nanos::from_ms(ms));
         if node.is_none() && !last && world.kernel.rng.chance(300) {
             reopen(world);
         }
@@ -94,7 +98,7 @@ fn run_fenced_node(world: &mut World, node: usize) {
     match world.kernel.rng.below(4) {
         0 => {
             let cut = world.kernel.rng.chance(500);
-            world.crash(node, cut);
+            crash(world, node, cut);
         }
         kind => {
             world.processes[node].appends_itself = true;
@@ -110,7 +114,7 @@ fn run_fenced_node(world: &mut World, node: usize) {
 
 /// Opens the directory of a node that is being fenced with the node's own library, which must fail.
 fn reopen(world: &mut World) {
-    match world.open(0, false) {
+    match client::open(world, 0, false) {
         Ok(_) => unreachable!("the server says that the node is fenced"),
         Err(OpenFailure::Refused(RecoveryError::Fenced { .. })) => {
             world
@@ -140,7 +144,7 @@ fn attempt_to_read(world: &mut World, host: usize, last: bool) -> Option<ChainPo
         let us = world.kernel.rng.between(0, 500_000);
         world.kernel.now() + Nanos::from_us(us)
     });
-    let windows = match world.ask_members(host, recovery, cut) {
+    let windows = match client::ask_members(world, host, recovery, cut) {
         Some((Ok(()), windows)) => windows,
         Some((Err(refusal), _)) => {
             world
@@ -183,9 +187,9 @@ fn attempt_to_read(world: &mut World, host: usize, last: bool) -> Option<ChainPo
 
 /// Checks that the node, if it lives, learns that its journal was read and merged.
 fn after(world: &mut World, node: Option<usize>) {
-    world.run_for(Nanos::from_ms(500));
-    world.heal();
-    world.run_for(Nanos::from_ms(8000));
+    event_loop::run_for(world, Nanos::from_ms(500));
+    heal(world);
+    event_loop::run_for(world, Nanos::from_ms(8000));
     if let Some(node) = node {
         rule13::learnt(world, node);
     }

@@ -5,6 +5,8 @@ use netram_proto::time::Nanos;
 
 use super::volume::{SimVolume, VolumeProgram};
 use crate::check::fail;
+use crate::data::ask::break_data;
+use crate::event_loop;
 use crate::process::ServingState;
 
 /// Maximum number of consecutive writes until the replica is in service: many times the log's capacity.
@@ -22,7 +24,7 @@ impl VolumeProgram {
         if let Some(data) = world.data.lender_mut() {
             data.away_until = until;
         }
-        world.break_data(process);
+        break_data(&mut world, process);
         // A replica that takes the log more slowly than it is written cannot follow: during a sync an eighth
         // of the log's capacity at most is written.
         let sync_us = world.kernel.profile.disk_us.1 + 2 * world.kernel.profile.latency_us.1;
@@ -40,7 +42,7 @@ impl VolumeProgram {
             if !self.change(process, volume) {
                 return;
             }
-            self.world.borrow_mut().run_for(pause);
+            event_loop::run_for(&mut self.world.borrow_mut(), pause);
             let _ = volume.apply_step();
             self.run_source_action(process, volume);
             let world = self.world.borrow();

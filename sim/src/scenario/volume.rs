@@ -17,8 +17,12 @@ use crate::check::fail;
 use crate::check::rule12;
 use crate::check::rvm::{MemoryModel, ModelTransaction};
 use crate::client::SimLog;
+use crate::data::ask::store_view_at_data;
 use crate::data::{SimFetch, SimVolumeFiles, VOLUME, add_volume, volume_files};
 use crate::disk::SimFile;
+use crate::event_loop;
+use crate::inject::heal;
+use crate::process::life::crash;
 use crate::world::{World, WorldHandle};
 
 pub(super) const BLOCKS: u64 = 12;
@@ -65,7 +69,7 @@ pub(super) fn run(mut world: World) -> World {
     for _ in 0..lives {
         program.live();
     }
-    program.world.borrow_mut().heal();
+    heal(&mut program.world.borrow_mut());
     program.live();
     program.live();
     program.end()
@@ -150,14 +154,14 @@ impl VolumeProgram {
         self.lossy |= world.kernel.count("losses that were accepted") > accepted;
         if self.restore_unannounced {
             let view = world.hosts[self.host].view.clone();
-            match world.store_view_at_data(process, &view, &view, false) {
+            match store_view_at_data(world, process, &view, &view, false) {
                 Some(Ok(_)) => {
                     self.restore_unannounced = false;
                     world.kernel.hit("data: first words heard");
                 }
                 _ => {
                     world.kernel.hit("data: first words that nobody heard");
-                    world.crash(process, false);
+                    crash(world, process, false);
                     return None;
                 }
             }
@@ -168,9 +172,9 @@ impl VolumeProgram {
     pub(super) fn die(&mut self, process: usize) {
         let mut world = self.world.borrow_mut();
         let cut = world.kernel.rng.chance(500);
-        world.crash(process, cut);
+        crash(&mut world, process, cut);
         let pause = world.kernel.rng.pick(&[0, 1, 30, 400, 2500]);
-        world.run_for(Nanos::from_ms(pause));
+        event_loop::run_for(&mut world, Nanos::from_ms(pause));
     }
 
     /// Runs the program's one life. Returns the volume unless it could not be opened.
@@ -275,7 +279,7 @@ impl VolumeProgram {
             if found.is_some() || !volume.is_restoring() || !self.world.borrow().processes.alive(process) {
                 return found;
             }
-            self.world.borrow_mut().run_for(Nanos::from_ms(100));
+            event_loop::run_for(&mut self.world.borrow_mut(), Nanos::from_ms(100));
             self.run_source_action(process, volume);
         }
         None
@@ -309,7 +313,7 @@ impl VolumeProgram {
             _ => {
                 let mut world = self.world.borrow_mut();
                 let ms = world.kernel.rng.pick(&[0, 1, 5, 20, 100, 600]);
-                world.run_for(Nanos::from_ms(ms));
+                event_loop::run_for(&mut world, Nanos::from_ms(ms));
             }
         }
         if self.world.borrow().processes.alive(process)
