@@ -1,9 +1,9 @@
 //! Deliveries of the network: frames that arrive are passed on to lenders and to processes.
 
 use crate::check::rule16;
-use crate::event::FrameDirection;
+use crate::event::{FrameDirection, FrameInFlight};
 use crate::hostile;
-use crate::net::{FrameArrival, FrameInFlight, trace_packet};
+use crate::net::{FrameArrival, trace_packet};
 use crate::process::events::{link_lost, link_up, process_gets};
 use crate::world::World;
 

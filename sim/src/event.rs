@@ -12,6 +12,16 @@ pub(crate) enum FrameDirection {
     Down,
 }
 
+/// A frame on its way over a connection.
+#[derive(Debug)]
+pub(crate) struct FrameInFlight {
+    pub(crate) conn: usize,
+    pub(crate) way: FrameDirection,
+    /// Number of the frame on its lane.
+    pub(crate) number: u64,
+    pub(crate) packet: Vec<u8>,
+}
+
 /// A node's message to its server.
 #[derive(Clone, Debug)]
 pub(crate) enum NodeMessage {
@@ -24,12 +34,7 @@ pub(crate) enum NodeMessage {
 /// An event of the world.
 #[derive(Debug)]
 pub(crate) enum WorldEvent {
-    Frame {
-        conn: usize,
-        way: FrameDirection,
-        number: u64,
-        packet: Vec<u8>,
-    },
+    Frame(FrameInFlight),
     /// A multicast append arrives at one listener.
     Datagram {
         conn: usize,

@@ -7,7 +7,6 @@ use crate::delivery::{on_closed, on_connected, on_datagram, on_packet};
 use crate::event::WorldEvent;
 use crate::inject::{lender_stops, on_nemesis, start_lender};
 use crate::lender::LENDER_BYTES;
-use crate::net::FrameInFlight;
 use crate::process::append::on_busy;
 use crate::process::events::{on_node_fenced, on_server_ack, on_server_starts, on_tick, settle};
 use crate::process::serve::{on_flushed, on_view_stored};
@@ -23,20 +22,7 @@ pub(crate) fn step(world: &mut World) {
         return;
     }
     match event {
-        WorldEvent::Frame {
-            conn,
-            way,
-            number,
-            packet,
-        } => on_packet(
-            world,
-            FrameInFlight {
-                conn,
-                way,
-                number,
-                packet,
-            },
-        ),
+        WorldEvent::Frame(frame) => on_packet(world, frame),
         WorldEvent::Datagram {
             conn,
             channel,

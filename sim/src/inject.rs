@@ -79,41 +79,47 @@ fn inject_fault(world: &mut World, action: WorldFault) {
                 end_process(world, process, action == WorldFault::CutClient);
             }
         }
-        WorldFault::CrashMidway => {
-            let operations = world.kernel.rng.between(0, 12) as u32;
-            world.hosts[host].disk.borrow_mut().crash_after(operations);
-        }
-        WorldFault::SlowDisk => {
-            world.kernel.hit("nemesis: slow disks");
-            let times = world.kernel.rng.between(3, 60);
-            let until = world.kernel.now() + Nanos::from_ms(world.kernel.rng.between(50, 2000));
-            world.kernel.slow_disks(times, until);
-        }
-        WorldFault::FailSync => {
-            world.hosts[host].disk.borrow_mut().fail_next_sync();
-        }
-        WorldFault::FullDisk => {
-            world.hosts[host].disk.borrow_mut().fail_next_write();
-        }
-        WorldFault::RefuseCalls => {
-            let error = world.kernel.rng.pick(&REFUSALS);
-            // A few calls, or enough that any code that gives up has given up.
-            let calls = world.kernel.rng.pick(&[1, 1, 2, 5, 20]);
-            world.hosts[host].disk.borrow_mut().refuse(calls, error);
-        }
-        WorldFault::Rot | WorldFault::Unreadable | WorldFault::StaleBytes => {
-            damage_log(
-                &mut world.kernel,
-                &mut world.hosts[host],
-                client.is_some(),
-                action,
-            );
-        }
-        WorldFault::SlotDamage => damage_slot(&mut world.kernel, &world.hosts[host], client.is_some()),
         WorldFault::MoveLender => move_lender(world),
         WorldFault::Intrude => {
             intruder::run_intruder(&mut world.kernel, &mut world.lenders, &mut world.network, lender)
         }
+        _ => inject_disk_fault(world, host, action),
+    }
+}
+
+/// Injects a fault into the disk of a host.
+fn inject_disk_fault(world: &mut World, host: usize, action: WorldFault) {
+    let in_use = world.processes.living(host).is_some();
+    let World { kernel, hosts, .. } = world;
+    let host = &mut hosts[host];
+    match action {
+        WorldFault::CrashMidway => {
+            let operations = kernel.rng.between(0, 12) as u32;
+            host.disk.borrow_mut().crash_after(operations);
+        }
+        WorldFault::SlowDisk => {
+            kernel.hit("nemesis: slow disks");
+            let times = kernel.rng.between(3, 60);
+            let until = kernel.now() + Nanos::from_ms(kernel.rng.between(50, 2000));
+            kernel.slow_disks(times, until);
+        }
+        WorldFault::FailSync => {
+            host.disk.borrow_mut().fail_next_sync();
+        }
+        WorldFault::FullDisk => {
+            host.disk.borrow_mut().fail_next_write();
+        }
+        WorldFault::RefuseCalls => {
+            let error = kernel.rng.pick(&REFUSALS);
+            // A few calls, or enough that any code that gives up has given up.
+            let calls = kernel.rng.pick(&[1, 1, 2, 5, 20]);
+            host.disk.borrow_mut().refuse(calls, error);
+        }
+        WorldFault::Rot | WorldFault::Unreadable | WorldFault::StaleBytes => {
+            damage_log(kernel, host, in_use, action);
+        }
+        WorldFault::SlotDamage => damage_slot(kernel, host, in_use),
+        _ => unreachable!("{action:?} is no fault of a disk"),
     }
 }
 

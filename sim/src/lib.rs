@@ -1,19 +1,29 @@
 //! A simulated world for netram's machines: one seed determines everything, and replays it.
 //!
 //! The machines inside (`JournalWriter`, `Recovery`, `WriterHandle`, `LogFile`, ...) are the ones that ship;
-//! the network, clock, disks, power and operators are simulated. `docs/design/simulator.md` lists the faults, the
-//! oracle of each rule, and how to replay a seed.
+//! the network, clock, disks, power and operators are simulated. `docs/design/simulator.md` lists the faults,
+//! the oracle of each rule, and how to replay a seed.
+//!
+//! A [`world::World`] consists of parts, each with private state. Drivers stand above it. From below: parts,
+//! world, oracles, drivers, calls of programs, scenarios. No module imports one above it.
 //!
 //! | module | is |
 //! |---|---|
-//! | [`world`] | machines, event queue, clock |
+//! | [`kernel`], `event` | clock, schedule, random source, trace, counters; the events |
 //! | [`profile`] | parameters of one seed's world |
-//! | `net`, `lane_pair`, [`disk`], [`lender`], [`process`] | its parts |
-//! | `nemesis`, `damage`, `hostile`, `intruder` | faults |
-//! | `addresses` | the lenders' addresses, which lender each leads to, and how that changes |
-//! | `server` | the server of a shared region, as far as one node's journal is concerned |
-//! | [`history`], `past_epochs` | true history, to compare with |
+//! | [`lenders`], [`lender`], [`window_ring`] | part: the lenders and their addresses |
+//! | `net`, `slots`, `hostile` | part: connections, partitions, answers of a lender that lies |
+//! | [`hosts`], [`disk`], `log_image` | part: the client's machines and their disks |
+//! | [`history`], [`volume_history`], `past_epochs` | true history, to compare with |
+//! | `process::table`, `process::serving` | part: the client's processes |
+//! | `data`, `server` | parts: the data lender, and the server of a shared region |
+//! | `backing_disk`, `nemesis` | parts: the disk of a directory of files, and the fault injector |
+//! | [`world`] | the parts together |
 //! | [`check`] | the oracles, one for each rule |
+//! | `delivery`, [`process`], `data::events` | drivers: they pass events to the machines inside |
+//! | `inject`, `damage`, `intruder` | drivers: faults |
+//! | `event_loop` | the event loop |
+//! | [`client`] | calls of programs, which run the world while they wait |
 //! | [`region`] | worlds of their own: several nodes that share a region, with its server |
 //! | `database` | worlds of their own: several processes that have a database open |
 //! | [`scenario`] | client programs |
@@ -54,6 +64,7 @@ pub mod rng;
 pub mod runner;
 pub mod scenario;
 mod server;
+mod slots;
 pub mod storage;
 pub mod trace;
 pub mod volume_history;

@@ -8,12 +8,13 @@ use netram_proto::multicast::fragment_append;
 use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::{Frame, FrameHeader, FrameKind};
 
-use crate::event::{FrameDirection, WorldEvent};
+use crate::event::{FrameDirection, FrameInFlight, WorldEvent};
 use crate::hostile;
 use crate::kernel::SimKernel;
 use crate::lender::{PacketOutcome, packet_of};
 use crate::lenders::Lenders;
 use crate::profile::LinkKind;
+use crate::slots::ProcessSlots;
 
 /// Maximum number of frames in flight on one lane.
 const LANE_FRAMES_MAX: u32 = 12;
@@ -62,24 +63,6 @@ struct SimConnection {
     last_datagram: Time,
 }
 
-/// One slot of a process's machine.
-#[derive(Clone, Copy, Debug)]
-struct ProcessSlot {
-    /// The address that the machine means by the slot.
-    address: usize,
-    conn: Option<usize>,
-}
-
-/// A frame on its way over a connection.
-#[derive(Debug)]
-pub(crate) struct FrameInFlight {
-    pub(crate) conn: usize,
-    pub(crate) way: FrameDirection,
-    /// Number of the frame on its lane.
-    pub(crate) number: u64,
-    pub(crate) packet: Vec<u8>,
-}
-
 /// Receiver of a frame that has arrived.
 #[derive(Debug)]
 pub(crate) enum FrameArrival {
@@ -104,8 +87,7 @@ pub(crate) struct ConnectOutcome {
 /// All connections, and the partitions between hosts and lenders.
 pub(crate) struct Network {
     conns: Vec<SimConnection>,
-    /// `[process][slot]`
-    slots: Vec<Vec<ProcessSlot>>,
+    slots: ProcessSlots,
     /// `[host][lender]`: frames up and down are blocked until these times.
     blocked: Vec<Vec<(Time, Time)>>,
 }
@@ -114,7 +96,7 @@ impl Network {
     pub(crate) fn new() -> Network {
         Network {
             conns: Vec::new(),
-            slots: Vec::new(),
+            slots: ProcessSlots::default(),
             blocked: Vec::new(),
         }
     }
@@ -124,31 +106,14 @@ impl Network {
         self.blocked.push(vec![(Time(0), Time(0)); lenders]);
     }
 
-    /// Adds a process without slots.
-    pub(crate) fn add_process(&mut self) {
-        self.slots.push(Vec::new());
+    /// The slots of processes.
+    pub(crate) fn slots(&self) -> &ProcessSlots {
+        &self.slots
     }
 
-    /// Gives a process new slots, without connections, for these addresses.
-    pub(crate) fn set_slots(&mut self, process: usize, addresses: impl Iterator<Item = usize>) {
-        let slots = addresses.map(|address| ProcessSlot { address, conn: None });
-        self.slots[process] = slots.collect();
-    }
-
-    /// Number of slots of a process.
-    pub(crate) fn slot_count(&self, process: usize) -> usize {
-        self.slots[process].len()
-    }
-
-    /// The connection in a slot of a process.
-    pub(crate) fn conn_in(&self, process: usize, slot: usize) -> Option<usize> {
-        self.slots[process][slot].conn
-    }
-
-    /// Slot under which a process's machine knows a lender.
-    fn slot_of(&self, lenders: &Lenders, process: usize, lender: usize) -> Option<usize> {
-        let mut slots = self.slots[process].iter();
-        slots.position(|slot| lenders.at_address(slot.address) == Some(lender))
+    /// The slots of processes.
+    pub(crate) fn slots_mut(&mut self) -> &mut ProcessSlots {
+        &mut self.slots
     }
 
     /// The process at the client's end of a connection.
@@ -170,7 +135,7 @@ impl Network {
         slot: usize,
     ) {
         let conn = self.conns.len();
-        let lender = lenders.at_address(self.slots[process][slot].address);
+        let lender = lenders.at_address(self.slots.address(process, slot));
         self.conns.push(SimConnection {
             process,
             host,
@@ -183,7 +148,7 @@ impl Network {
             down: FrameLane::new(),
             last_datagram: Time(0),
         });
-        self.slots[process][slot].conn = Some(conn);
+        self.slots.put(process, slot, conn);
         let delay = Nanos(kernel.link_latency().0 + kernel.link_latency().0);
         kernel.at(delay, WorldEvent::Connected { conn });
     }
@@ -241,12 +206,12 @@ impl Network {
             let at = lane.last;
             kernel.push(
                 at,
-                WorldEvent::Frame {
+                WorldEvent::Frame(FrameInFlight {
                     conn,
                     way,
                     number,
                     packet,
-                },
+                }),
             );
             return;
         }
@@ -280,12 +245,12 @@ impl Network {
             let packet = packet.clone();
             kernel.at(
                 delay,
-                WorldEvent::Frame {
+                WorldEvent::Frame(FrameInFlight {
                     conn,
                     way,
                     number,
                     packet,
-                },
+                }),
             );
         }
     }
@@ -299,12 +264,7 @@ impl Network {
         frame: FrameInFlight,
         paused_until: Time,
     ) -> Option<FrameArrival> {
-        let FrameInFlight {
-            conn,
-            way,
-            number,
-            packet,
-        } = frame;
+        let (conn, way, number) = (frame.conn, frame.way, frame.number);
         let SimConnection {
             process,
             slot,
@@ -326,15 +286,7 @@ impl Network {
             return None;
         };
         if wait > kernel.now() {
-            kernel.push(
-                wait,
-                WorldEvent::Frame {
-                    conn,
-                    way,
-                    number,
-                    packet,
-                },
-            );
+            kernel.push(wait, WorldEvent::Frame(frame));
             return None;
         }
         let lane = self.lane(conn, way);
@@ -343,6 +295,7 @@ impl Network {
             return None;
         }
         lane.arrived = lane.arrived.max(number + 1);
+        let packet = frame.packet;
         match way {
             FrameDirection::Up if !lenders[lender].up || lenders[lender].boot != boot => {
                 // No process is there, or one that does not know this connection: it is reset.
@@ -358,7 +311,7 @@ impl Network {
             // On datagram links, frames of an earlier connection arrive as well. A withdrawal is excepted: it
             // names no incarnation of the lender, and such links would have to add one.
             FrameDirection::Down if !kernel.is_stream() && packet.first() != Some(&WITHDRAW) => {
-                let slot = self.slot_of(lenders, process, lender)?;
+                let slot = self.slots.of_lender(lenders, process, lender)?;
                 kernel.hit("late answers over an earlier link");
                 Some(FrameArrival::Process {
                     process,
@@ -549,11 +502,7 @@ impl Network {
             ..
         } = self.conns[conn];
         self.conns[conn].open = false;
-        if let Some(slot) = self.slots[process].get_mut(slot)
-            && slot.conn == Some(conn)
-        {
-            slot.conn = None;
-        }
+        self.slots.remove(process, slot, conn);
         if self.conns[conn].up.in_flight == 0 {
             lenders[lender].forget(conn);
         }
@@ -561,8 +510,7 @@ impl Network {
 
     /// Closes all connections of a process.
     pub(crate) fn close_all(&mut self, kernel: &mut SimKernel, lenders: &mut Lenders, process: usize) {
-        let conns: Vec<usize> = self.slots[process].iter().filter_map(|slot| slot.conn).collect();
-        for conn in conns {
+        for conn in self.slots.conns_of(process) {
             self.close_here(kernel, lenders, conn);
         }
     }
@@ -582,7 +530,7 @@ impl Network {
 
     /// Connections whose client end is open and that lead to `lender`.
     pub(crate) fn conns_to(&self, lender: usize) -> Vec<usize> {
-        let open = self.slots.iter().flatten().filter_map(|slot| slot.conn);
+        let open = self.slots.conns();
         open.filter(|&conn| self.conns[conn].lender == lender).collect()
     }
 

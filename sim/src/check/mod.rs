@@ -1,5 +1,5 @@
-//! The oracles, one module for each rule of the journal (`docs/design/failure-model.md`). Each checks its rule from
-//! outside.
+//! The oracles, one module for each rule of the journal (`docs/design/failure-model.md`). Each checks its
+//! rule from outside.
 //!
 //! An oracle compares answers of the machines with the bytes in the members' windows and on the platter, and
 //! with [`crate::history::JournalHistory`], never with another machine's answer.

@@ -314,7 +314,7 @@ fn recover(
 fn ask(world: &mut World, process: usize, recovery: Recovery, cut: Option<Time>) -> Option<MemberAnswers> {
     let slots: Vec<usize> = recovery.addresses().map(lender_at).collect();
     let count = slots.len();
-    world.network.set_slots(process, slots.into_iter());
+    world.network.slots_mut().set(process, slots.into_iter());
     world.processes[process].phase = ProcessPhase::Opening(Box::new(OpeningState {
         recovery,
         tried_at: vec![Time(0); count],
@@ -363,7 +363,7 @@ fn serve(
     let around = (&world.lenders, &world.data, voter);
     let serving = ServingState::new(&world.kernel, host, files, taken.end, around);
     let addresses = world.lenders.address_count();
-    world.network.set_slots(process, 0..addresses);
+    world.network.slots_mut().set(process, 0..addresses);
     world.processes[process].phase = ProcessPhase::Serving(Box::new(serving));
     world.kernel.mark(5, taken.end.lsn.0);
     world

@@ -53,7 +53,7 @@ pub(crate) fn link_lost(world: &mut World, process: usize, slot: usize) {
 pub(crate) fn process_gets(world: &mut World, process: usize, slot: usize, packet: &[u8]) {
     let now = world.kernel.now();
     let Ok(frame) = Frame::parse(packet) else {
-        if let Some(conn) = world.network.conn_in(process, slot) {
+        if let Some(conn) = world.network.slots().conn(process, slot) {
             world.network.break_conn(&mut world.kernel, conn);
         }
         return;

@@ -12,7 +12,7 @@ use crate::world::World;
 pub(crate) fn spawn(world: &mut World, host: usize) -> usize {
     world.hosts[host].disk.borrow_mut().revive();
     let process = world.processes.add(host, WriterId(world.kernel.rng.draw()));
-    world.network.add_process();
+    world.network.slots_mut().add_process();
     world.kernel.at(TICK, WorldEvent::Tick { process });
     process
 }
@@ -51,7 +51,7 @@ pub(crate) fn reap(world: &mut World, process: usize) {
         .close_all(&mut world.kernel, &mut world.lenders, process);
     world.processes[process].last_state = world.processes.log_state(&world.kernel.profile, process);
     world.processes[process].phase = ProcessPhase::Dead;
-    world.network.set_slots(process, core::iter::empty());
+    world.network.slots_mut().set(process, core::iter::empty());
 }
 
 /// Handles a process that died between two disk operations. Whether its machine died too is drawn.

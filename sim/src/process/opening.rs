@@ -13,8 +13,8 @@ const RETRY: Nanos = Nanos::from_ms(250);
 
 pub(super) fn settle_opening(world: &mut World, process: usize) {
     let now = world.kernel.now();
-    for slot in 0..world.network.slot_count(process) {
-        let conn = world.network.conn_in(process, slot);
+    for slot in 0..world.network.slots().count(process) {
+        let conn = world.network.slots().conn(process, slot);
         let stream = world.kernel.is_stream();
         let ProcessPhase::Opening(opening) = &mut world.processes[process].phase else {
             return;

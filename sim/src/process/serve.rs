@@ -1,4 +1,4 @@
-//! What a serving process does after each event: the log writer, the view writer, and frames to lenders.
+//! Work of a serving process after each event: the log writer, the view writer, and frames to lenders.
 
 use netram_proto::failure::{CallError, RetryPolicy, RetryVerdict, SystemCall};
 use netram_proto::journal::FrameBody;
@@ -32,7 +32,7 @@ pub(super) fn settle_serving(world: &mut World, process: usize) {
 
 fn close_unwanted(world: &mut World, process: usize, serving: &mut ServingState) {
     for slot in serving.writer.take_disconnects().iter() {
-        if let Some(conn) = world.network.conn_in(process, slot) {
+        if let Some(conn) = world.network.slots().conn(process, slot) {
             world.kernel.hit("links given up by the writer");
             world
                 .kernel
@@ -247,7 +247,7 @@ pub(super) fn pump(world: &mut World, process: usize, serving: &mut ServingState
     }
     for slot in 0..world.lenders.address_count() {
         if serving.writer.wants_connection(slot, now) {
-            if let Some(old) = world.network.conn_in(process, slot) {
+            if let Some(old) = world.network.slots().conn(process, slot) {
                 world
                     .network
                     .close_here(&mut world.kernel, &mut world.lenders, old);
@@ -258,7 +258,7 @@ pub(super) fn pump(world: &mut World, process: usize, serving: &mut ServingState
                 .connect(&mut world.kernel, &world.lenders, from, slot);
             continue;
         }
-        let Some(conn) = world.network.conn_in(process, slot) else {
+        let Some(conn) = world.network.slots().conn(process, slot) else {
             continue;
         };
         while world.network.has_room(conn) {

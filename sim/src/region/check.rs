@@ -1,5 +1,5 @@
-//! Oracles of the rules in `docs/design/shared.md` that are checked during a run. Those that hold at quiescence are
-//! in `quiescence.rs`.
+//! Oracles of the rules in `docs/design/shared.md` that are checked during a run. Those that hold at
+//! quiescence are in `quiescence.rs`.
 
 use netram_proto::id::JournalId;
 use netram_proto::time::Nanos;

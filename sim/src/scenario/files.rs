@@ -2,6 +2,7 @@
 //! checkpoints run, the backing disk fails, machines die.
 
 mod maintenance;
+mod naming;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,14 +10,15 @@ use std::sync::Arc;
 
 use netram_files::model::MemoryDisk;
 use netram_files::{
-    ChangeError, CheckpointError, DirectoryEntry, DirectoryOpenError, DirectoryOptions, FileOwner, FileTree,
-    InodeId, InodeKind, InodeSpec, JournaledDirectory, NameTable, OpenFile,
+    ChangeError, CheckpointError, DirectoryOpenError, DirectoryOptions, DirectoryRecovery, FileTree,
+    InodeKind, JournaledDirectory, OpenFile,
 };
 use netram_proto::planted::FaultSwitch;
 use netram_proto::port::{Durability, LogError};
 use netram_proto::time::{Nanos, Time};
 
 use self::maintenance::{MaintainedMount, MountMaintenance, TestedDirectory};
+use self::naming::{carry_out, describe_change, node};
 use super::journal;
 use crate::check::files::{
     DirectoryModel, DiskListing, ModelFileId, NameChange, PAGE, PathEntry, is_paged, name, page,
@@ -203,6 +205,11 @@ impl Program {
             }
             false => self.model.reopened(found, killed),
         };
+        self.count_opening(&recovered, killed, in_doubt);
+        Some(directory)
+    }
+
+    fn count_opening(&self, recovered: &DirectoryRecovery, killed: bool, in_doubt: usize) {
         let kernel = &mut self.world.borrow_mut().kernel;
         kernel.hit("files: openings");
         if killed {
@@ -222,7 +229,6 @@ impl Program {
             "files: names given or taken again",
             recovered.renamed + recovered.removed,
         );
-        Some(directory)
     }
 
     /// Checks a refused opening: the process must be dead, or the journal's disk must have failed.
@@ -543,73 +549,5 @@ fn may_continue(done: Result<(), ChangeError>) -> bool {
     match done {
         Ok(()) | Err(ChangeError::Name(_) | ChangeError::Disk(_) | ChangeError::Full(_)) => true,
         Err(ChangeError::Append(_) | ChangeError::Wait(_) | ChangeError::Failed(_)) => false,
-    }
-}
-
-/// The node of this path in the directory.
-fn node(names: &NameTable, path: &[u8]) -> InodeId {
-    let mut node = InodeId::ROOT;
-    for name in path.split(|byte| *byte == b'/') {
-        let Some(next) = names.look_up(DirectoryEntry {
-            directory: node,
-            name,
-        }) else {
-            fail(
-                6,
-                format!(
-                    "the directory knows of no {}, which is there",
-                    path.escape_ascii()
-                ),
-            );
-        };
-        node = next;
-    }
-    node
-}
-
-fn directory_entry<'p>(names: &NameTable, path: &'p [u8]) -> DirectoryEntry<'p> {
-    let name = name(path);
-    let directory = match path.len() - name.len() {
-        0 => InodeId::ROOT,
-        slash => node(names, &path[..slash - 1]),
-    };
-    DirectoryEntry { directory, name }
-}
-
-fn describe_change(naming: &NameChange) -> String {
-    let (what, paths) = match naming {
-        NameChange::Make(path, _) => ("make", [path, path]),
-        NameChange::Remove(path) => ("remove", [path, path]),
-        NameChange::Link(of, path) => ("link", [of, path]),
-        NameChange::Rename(from, to, false) => ("rename", [from, to]),
-        NameChange::Rename(from, to, true) => ("exchange", [from, to]),
-    };
-    format!("{what} {} {}", paths[0].escape_ascii(), paths[1].escape_ascii())
-}
-
-fn carry_out(directory: &TestedDirectory, naming: &NameChange) -> Result<(), ChangeError> {
-    let place = |path| directory_entry(&directory.names(), path);
-    match naming {
-        NameChange::Make(path, is_directory) => {
-            let made = InodeSpec {
-                kind: match is_directory {
-                    true => InodeKind::Directory,
-                    false => InodeKind::File,
-                },
-                mode: 0o600,
-                owner: FileOwner::default(),
-                target: b"",
-            };
-            directory.make(place(path), made).map(drop)
-        }
-        NameChange::Link(of, path) => {
-            let of = node(&directory.names(), of);
-            directory.link(of, place(path))
-        }
-        NameChange::Remove(path) => {
-            let is_directory = name(path).starts_with(b"d");
-            directory.remove(place(path), is_directory)
-        }
-        NameChange::Rename(from, to, exchange) => directory.rename(place(from), place(to), true, *exchange),
     }
 }
