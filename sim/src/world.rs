@@ -1,7 +1,8 @@
-//! The world: machines, the network between them, one clock, one random source.
+//! The world: a kernel with clock, schedule and random source, and the parts that it drives.
 //!
-//! [`World::step`] handles the next event. Client programs (the scenarios) are sequential code that calls
-//! [`World::append`], [`World::wait`] and so on, which run the world while they wait.
+//! Each part keeps its state to itself; functions take the parts that they need. The event loop
+//! (`event_loop`) handles the next event. Client programs (the scenarios) are sequential code that calls
+//! [`crate::client`], which runs the world while it waits.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -37,6 +38,7 @@ pub struct World {
     pub(crate) processes: Processes,
     /// The network between the client's machines and the lenders.
     pub(crate) network: Network,
+    /// The fault injector's state.
     pub(crate) nemesis: Nemesis,
     /// The data lender, which keeps a replica of the client's volume, in worlds that have one.
     pub(crate) data: DataService,

@@ -26,7 +26,11 @@ use crate::world::{World, WorldHandle};
 /// lost member can make a wait this long.
 pub(crate) const WAIT_MAX: Nanos = Nanos::from_ms(30_000);
 
-/// [`ClientLog::append`].
+/// [`RecordLog::append`].
+///
+/// # Errors
+///
+/// Fails as the log does: it is closed, fenced or full, or the payload is too long.
 pub(crate) fn append(
     world: &mut World,
     process: usize,
@@ -74,7 +78,11 @@ pub(crate) fn append(
     ticket.ok_or(AppendError::Closed)
 }
 
-/// [`ClientLog::wait`].
+/// [`RecordLog::wait`].
+///
+/// # Errors
+///
+/// Fails if the record is not held when the log ends, or the program has waited long enough.
 pub(crate) fn wait(
     world: &mut World,
     process: usize,
@@ -175,7 +183,11 @@ fn step_until_timeout(world: &mut World, process: usize, begun: &mut Time) -> Re
     Err(())
 }
 
-/// [`ClientLog::read`].
+/// [`RecordLog::read`].
+///
+/// # Errors
+///
+/// Fails if the log cannot be read from `from`.
 pub(crate) fn read(
     world: &mut World,
     process: usize,
@@ -213,7 +225,11 @@ pub(crate) fn read(
     }
 }
 
-/// [`ClientLog::trim`].
+/// [`RecordLog::trim`].
+///
+/// # Errors
+///
+/// Fails if the new head is not stable, or its store fails.
 pub(crate) fn trim(world: &mut World, process: usize, head: Lsn) -> Result<(), LogError> {
     died_on_backing_disk(world, process);
     let trimmed = with_serving(world, process, |world, serving| {
@@ -274,7 +290,7 @@ fn fenced(serving: &ServingState) -> Option<(Epoch, Epoch)> {
     Some((serving.writer.epoch(), seen))
 }
 
-/// A [`ClientLog`] in the world, for `rvm`.
+/// A [`RecordLog`] in the world, for `rvm`.
 #[derive(Clone)]
 pub struct SimLog {
     world: WorldHandle,

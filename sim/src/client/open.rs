@@ -28,7 +28,11 @@ pub(crate) const RECOVERY_TIMEOUT: Nanos = Nanos::from_ms(4000);
 /// The verdict, the state of each member, and the windows of those that answered.
 type MemberAnswers = (Result<(), RecoveryError>, Vec<PeerAnswer>, Vec<PeerWindow>);
 
-/// Opens the journal on `host` in a new process, running the world meanwhile. Returns the process.
+/// Opens the journal on `host` in a new process, while the world runs. Returns the process.
+///
+/// # Errors
+///
+/// Fails if the process dies, the disk fails or is damaged, or recovery refuses.
 pub(crate) fn open(world: &mut World, host: usize, accept_loss: bool) -> Result<usize, OpenFailure> {
     world.kernel.hit("openings");
     let process = spawn(world, host);
