@@ -9,7 +9,7 @@
 
 The arrays are ordinary NumPy arrays. Access to a remote page fetches it from a lender, and another page leaves. Far
 memory is not storage: its content ends with the process. docs/design/far.md describes the design and the failures it
-survives, docs/guide/python.md the calls.
+survives, docs/guide/far-memory.md the calls.
 """
 
 from __future__ import annotations

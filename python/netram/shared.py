@@ -10,7 +10,7 @@
             seats[3] -= 1
 
 A commit is safe when lenders have it, and it updates the other processes' memory. docs/design/shared.md describes the
-design and the failures it survives, docs/guide/python.md the calls.
+design and the failures it survives, docs/guide/shared-memory.md the calls.
 """
 
 from __future__ import annotations

@@ -57,12 +57,12 @@ def test_an_invalid_size_is_refused(directory: Path, size: object) -> None:
 
 def test_the_settings_file_is_read_beside_the_log(directory: Path) -> None:
     netram.create(directory / "bank.log", "1MiB")
-    (directory / "bank.log.toml").write_text("lenders = ['tcp://127.0.0.1:1']\ninsecure = true\n")
+    (directory / "bank.log.toml").write_text("[journal]\nlenders = ['tcp://127.0.0.1:1']\ninsecure = true\n")
     with netram.open(directory / "bank.log") as store:
         assert [lender.address for lender in store.query().lenders] == ["tcp://127.0.0.1:1"]
     with netram.open(directory / "bank.log", lenders=[]) as store:
         assert store.query().lenders == []
-    (directory / "bank.log.toml").write_text("lender = []\n")
+    (directory / "bank.log.toml").write_text("[journal]\nlender = []\n")
     with pytest.raises(netram.OpenError, match="lender"):
         netram.open(directory / "bank.log")
 
@@ -71,7 +71,7 @@ def test_the_environment_overrides_the_file_and_arguments_override_both(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     netram.create(directory / "bank.log", "1MiB")
-    (directory / "bank.log.toml").write_text("lenders = ['tcp://127.0.0.1:1']\ninsecure = true\n")
+    (directory / "bank.log.toml").write_text("[journal]\nlenders = ['tcp://127.0.0.1:1']\ninsecure = true\n")
     monkeypatch.setenv("NETRAM_LENDERS", "tcp://127.0.0.1:2,tcp://127.0.0.1:3")
     with netram.open(directory / "bank.log") as store:
         assert len(store.query().lenders) == 2

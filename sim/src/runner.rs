@@ -38,6 +38,10 @@ pub struct SeedsSummary {
 }
 
 /// Runs one seed. A failing seed is run again to record its trace.
+///
+/// # Errors
+///
+/// Fails if the seed breaks a rule or panics.
 pub fn run_seed(seed: u64, planted: FaultSwitch) -> Result<RunOutcome, Box<SeedFailure>> {
     let rule = match attempt(seed, planted, None) {
         Ok(outcome) => return Ok(outcome),

@@ -96,9 +96,10 @@ fn steps(extent: Extent) -> Vec<Step> {
         from_gate("style", style::run),
         from_gate("prose", prose::run),
         from_gate("docs", links::run),
-        from_gate("package", package::run),
         from_gate("deny", deny::run),
         from_gate("build", suite::built),
+        // After the build, which has fetched what packages depend on.
+        from_gate("package", package::run),
     ];
     match extent {
         Extent::Quick => steps.push(Step {

@@ -1,4 +1,5 @@
-//! What is published can be packaged, and says what it is: a stranger finds it by its words, and its source by its link.
+//! What is published can be packaged, and says what it is: a stranger finds it by its words, and its source
+//! by its link.
 
 use std::path::Path;
 
@@ -6,7 +7,8 @@ use serde_json::Value;
 
 use crate::tree;
 
-/// Checks the manifests of everything published, and packages it. Nothing is compiled again and nothing is sent.
+/// Checks the manifests of everything published, and packages it. Nothing is compiled again and nothing is
+/// sent.
 pub(crate) fn run() -> Result<(), String> {
     let root = tree::root()?;
     let metadata = metadata(&root)?;
@@ -20,7 +22,8 @@ pub(crate) fn run() -> Result<(), String> {
         return Err(faults.join("\n"));
     }
     let mut cargo = tree::cargo(&root);
-    cargo.args(["package", "--no-verify", "--allow-dirty", "--quiet"]);
+    // What was built has been fetched: no registry is asked again for each package.
+    cargo.args(["package", "--no-verify", "--allow-dirty", "--quiet", "--offline"]);
     for name in published.iter().filter_map(|package| name(package)) {
         cargo.args(["--package", name]);
     }

@@ -1,6 +1,8 @@
-//! How the tree reads, in counts that must not rise: openings of doc comments, names defined twice, long lines.
+//! How the tree reads, in counts that must not rise: openings of doc comments, names defined twice, long
+//! lines.
 //!
-//! Tests are not counted for openings and names: a test's comment tells its story, and its helpers are its own.
+//! Tests are not counted for openings and names: a test's comment tells its story, and its helpers are its
+//! own.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -149,7 +151,8 @@ fn is_long(line: &str) -> bool {
     line.chars().count() > COLUMNS_MAX
 }
 
-/// Whether a line could be wrapped: not a row of a table, a line of code or of a drawing, or a single long word.
+/// Whether a line could be wrapped: not a row of a table, a line of code or of a drawing, or a single long
+/// word.
 fn is_prose(line: &str) -> bool {
     let body = line.trim_start().trim_start_matches('/').trim_start_matches('!');
     let indented = body.starts_with("     ") || body.contains("  ");

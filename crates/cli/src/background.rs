@@ -21,8 +21,8 @@ const REASON: &str = "netram: ";
 /// Time between two looks into the log of a process that is not ready yet.
 const LOG_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Starts `command` with `log` as its standard error, and waits until it is ready. New lines of the log are shown
-/// meanwhile: it may wait for lenders. Returns the lines that it printed before it was ready.
+/// Starts `command` with `log` as its standard error, and waits until it is ready. New lines of the log are
+/// shown meanwhile: it may wait for lenders. Returns the lines that it printed before it was ready.
 ///
 /// # Errors
 ///

@@ -10,8 +10,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Highest limit that is set: what Linux allows a process by default (`fs.nr_open`). With a higher one, programs that
-/// walk over all descriptors would take too long.
+/// Highest limit that is set: what Linux allows a process by default (`fs.nr_open`). With a higher one,
+/// programs that walk over all descriptors would take too long.
 const DESCRIPTORS_MAX: u64 = 1 << 20;
 
 /// Raises the soft limit of this process to its hard limit.

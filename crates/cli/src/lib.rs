@@ -1,6 +1,7 @@
 //! The program `netram` as a library, so that `netram-lab` has the same commands.
 //!
-//! Every subcommand is a file in [`command`]; its flags, help, man page and completions come from one type there.
+//! Every subcommand is a file in [`command`]; its flags, help, man page and completions come from one type
+//! there.
 #![deny(unsafe_code)]
 #![allow(
     missing_docs,
@@ -78,8 +79,8 @@ pub trait Program: Parser + 'static {
     /// Whether the program kills and pauses lenders on purpose, so that warnings about them are not shown.
     fn is_quiet(&self) -> bool;
 
-    /// Whether the program serves, or works on what is served, and starts no program of the user: then it may have
-    /// as many files open as the system allows.
+    /// Whether the program serves, or works on what is served, and starts no program of the user: then it may
+    /// have as many files open as the system allows.
     fn is_service(&self) -> bool;
 
     /// Runs the command.
@@ -137,8 +138,8 @@ pub fn main<P: Program>() -> ExitCode {
     }
 }
 
-/// Returns the grammar of the command line. A variable that is empty counts as unset, because a service's file
-/// cannot unset one.
+/// Returns the grammar of the command line. A variable that is empty counts as unset, because a service's
+/// file cannot unset one.
 fn grammar<P: Program>() -> clap::Command {
     fn unset_empty(command: clap::Command) -> clap::Command {
         let is_empty = |name: &std::ffi::OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
@@ -175,7 +176,8 @@ fn run<P: Program>() -> ExitCode {
     code
 }
 
-/// Whether the error is that the reader of the output has seen enough, as in `netram lender status | head -1`.
+/// Whether the error is that the reader of the output has seen enough, as in `netram lender status | head
+/// -1`.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let closed = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;
     error.downcast_ref::<io::Error>().is_some_and(closed)

@@ -56,8 +56,8 @@ static ANNOUNCED: OnceLock<LogWriter> = OnceLock::new();
 /// Whether this process serves, and so never waits until its lines are read.
 static SERVES: AtomicBool = AtomicBool::new(false);
 
-/// Has all lines written by the log's thread from now on. A command that only answers writes them itself, so that
-/// its error is not lost.
+/// Has all lines written by the log's thread from now on. A command that only answers writes them itself, so
+/// that its error is not lost.
 pub(crate) fn serve() {
     SERVES.store(true, Ordering::Relaxed);
 }
@@ -82,11 +82,12 @@ fn announced() -> io::Result<&'static LogWriter> {
     Ok(ANNOUNCED.get_or_init(|| lines))
 }
 
-/// Starts logging. With `quiet`, warnings are left out too: a demonstration kills lenders on purpose, and warnings
-/// about it would appear among the results. `NETRAM_LOG` overrides the level, as in
+/// Starts logging. With `quiet`, warnings are left out too: a demonstration kills lenders on purpose, and
+/// warnings about it would appear among the results. `NETRAM_LOG` overrides the level, as in
 /// `NETRAM_LOG=netram_lender=debug`.
 ///
-/// A thread writes the lines, so that a service never waits for standard error, and does not end if it is closed.
+/// A thread writes the lines, so that a service never waits for standard error, and does not end if it is
+/// closed.
 pub(crate) fn start(args: &LogArgs, quiet: bool) {
     let level = match args.verbose {
         0 if quiet => "error",
@@ -96,7 +97,8 @@ pub(crate) fn start(args: &LogArgs, quiet: bool) {
         _ => "trace",
     };
     let said = std::env::var("NETRAM_LOG").ok().filter(|said| !said.is_empty());
-    // Levels by target, and no patterns over fields: a filter with those would bring a machine for regular expressions.
+    // Levels by target, and no patterns over fields: a filter with those would bring a machine for regular
+    // expressions.
     let filter = said.and_then(|said| said.parse::<Targets>().ok());
     let filter = filter.unwrap_or_else(|| level.parse().unwrap_or_default());
     let note = match args.log_format {
@@ -105,7 +107,8 @@ pub(crate) fn start(args: &LogArgs, quiet: bool) {
     };
     let lines = match own_standard_error().and_then(|output| LogWriter::to(output, note)) {
         Ok(lines) => lines,
-        // Without room for a descriptor or a thread the command fails later, with an error that is not a log line.
+        // Without room for a descriptor or a thread the command fails later, with an error that is not a log
+        // line.
         Err(_) => return,
     };
     let lines = LINES.get_or_init(|| lines);

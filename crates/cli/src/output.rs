@@ -57,7 +57,8 @@ pub fn sentence(error: &anyhow::Error) -> String {
     said
 }
 
-/// Returns foreign text, such as a node's name, with control characters escaped, so that a terminal only shows it.
+/// Returns foreign text, such as a node's name, with control characters escaped, so that a terminal only
+/// shows it.
 pub fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for letter in text.chars() {

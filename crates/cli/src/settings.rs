@@ -1,8 +1,6 @@
 //! The settings file of a new journal, log, volume or database: the lenders given when it is created stay in
 //! that file, so that later commands need not name them.
 
-use std::fs::File;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -12,6 +10,7 @@ use netram_proto::journal::CommitRule;
 use netram_transport::NetAddress;
 
 use crate::command::lender::probe::reasons_to_wait;
+use crate::command::play::LENDERS_VARIABLE as PLAY_VARIABLE;
 use crate::options::{DurationArg, LENDERS_VARIABLE, UsageError, lenders_in_environment, security};
 use crate::output;
 
@@ -46,16 +45,32 @@ pub(crate) struct LenderArgs {
     patience: Option<DurationArg>,
 }
 
+fn key_in_environment() -> PathBuf {
+    std::env::var_os("NETRAM_KEY_FILE").unwrap_or_default().into()
+}
+
 /// Adds a setting, if it was given.
 pub(crate) fn put(table: &mut toml::Table, key: &str, value: Option<impl Into<toml::Value>>) {
     table.extend(value.map(|value| (key.to_owned(), value.into())));
 }
 
+/// Puts the settings of each owner into its table. An owner without settings gets none.
+pub(crate) fn owned<const N: usize>(tables: [(&str, toml::Table); N]) -> toml::Table {
+    let filled = tables.into_iter().filter(|(_, table)| !table.is_empty());
+    filled
+        .map(|(owner, table)| (owner.to_owned(), table.into()))
+        .collect()
+}
+
 impl LenderArgs {
-    /// Returns the settings without the key, which the environment may name for all commands.
+    /// Returns the journal's settings without the key, which the environment may name for all commands.
     pub(crate) fn table(&self) -> Result<toml::Table> {
         let mut table = toml::Table::new();
-        let lenders: Vec<toml::Value> = self.lender.iter().map(|one| one.to_string().into()).collect();
+        let named = match self.are_of_play()? {
+            true => &[][..],
+            false => &self.lender,
+        };
+        let lenders: Vec<toml::Value> = named.iter().map(|one| one.to_string().into()).collect();
         put(&mut table, "lenders", (!lenders.is_empty()).then_some(lenders));
         put(&mut table, "insecure", self.insecure.then_some(true));
         let members = self.members.map(i64::try_from).transpose()?;
@@ -78,8 +93,8 @@ impl LenderArgs {
         Ok(table)
     }
 
-    /// Says on standard error why `what` (commits, writes, syncs) would wait for the disk: no lender is named,
-    /// or one that is named does not count. `file` is where lenders can be added later.
+    /// Says on standard error why `what` (commits, writes, syncs) would wait for the disk: no lender is
+    /// named, or one that is named does not count. `file` is where lenders can be added later.
     pub(crate) fn remark_waiting(&self, what: &str, file: &Path) {
         if self.lender.is_empty() {
             return output::remark(format_args!(
@@ -98,7 +113,15 @@ impl LenderArgs {
 
     /// Returns the key's path as it is to stand in the file.
     pub(crate) fn key(&self) -> Result<Option<String>> {
-        self.key_file.as_deref().map(key_path).transpose()
+        let of_play = self.are_of_play()? && self.key_file.as_deref() == Some(key_in_environment().as_path());
+        let key_file = self.key_file.as_deref().filter(|_| !of_play);
+        key_file.map(key_path).transpose()
+    }
+
+    /// Whether the lenders are those of `netram play`. They end with its shell, so no settings file names them.
+    fn are_of_play(&self) -> Result<bool> {
+        let in_play = std::env::var_os(PLAY_VARIABLE).is_some();
+        Ok(in_play && self.lender == lenders_in_environment()?)
     }
 }
 
@@ -126,17 +149,7 @@ pub(crate) fn write(
         return Ok(());
     }
     let text = toml::to_string(settings)?;
-    write_durably(path, text.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
+    netram_journal::durable::replace(path, text.as_bytes())
+        .with_context(|| format!("writing {}", path.display()))?;
     read(path)
-}
-
-/// Creates a file and syncs it and its directory.
-fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    match path.parent() {
-        Some(directory) => File::open(directory)?.sync_all(),
-        None => Ok(()),
-    }
 }

@@ -82,8 +82,8 @@ pub struct MemoryWatch {
 }
 
 impl MemoryWatch {
-    /// The defaults of `netram lend`: a twentieth of the machine's memory stays available, and programs wait
-    /// at most a tenth of the time.
+    /// The defaults of `netram lender serve`: a twentieth of the machine's memory stays available, and
+    /// programs wait at most a tenth of the time.
     pub fn usual(proc: PathBuf) -> MemoryWatch {
         let meminfo = std::fs::read_to_string(proc.join("meminfo")).unwrap_or_default();
         MemoryWatch {

@@ -31,7 +31,7 @@ pub const DEPOSITS_PART: u64 = 2;
 pub const UNBACKED_BYTES_PER_TURN: u64 = 32 << 20;
 /// Interval at which the machine's memory is checked. It reads two small files: 50 µs.
 pub const PRESSURE_LOOK: Duration = Duration::from_millis(500);
-/// By default `netram lend` leaves one part in this many of the machine's memory available.
+/// By default `netram lender serve` leaves one part in this many of the machine's memory available.
 pub const KEEP_FREE_PART: u64 = 20;
 /// Default maximum share of time for which programs may wait for memory, in hundredths of a percent.
 pub const WAITS_DEFAULT: u32 = 1000;

@@ -10,8 +10,8 @@ use netram_rvm::record;
 use netram_shared::server::spans::Spans;
 use netram_sqlite_machine::DatabaseChange as PartyChange;
 use netram_sqlite_machine::{FileOp, FileRole};
+use netram_store::StoreSettings;
 use netram_store::loader;
-use netram_store::settings::StoreSettings;
 use netram_transport::{ClusterKey, MulticastGroup, NetAddress, WaitPolicy};
 
 use crate::input::FuzzInput;
@@ -229,10 +229,11 @@ pub fn settings(bytes: &[u8]) {
 }
 
 pub(crate) fn settings_seeds() -> Vec<Vec<u8>> {
-    let all = "lenders = [\"tcp://a:7411\", \"unix:/run/b\"]\nkey-file = \"key\"\nmembers = 2\nmembers-min = 1\nrule = \"all\"\n\
+    let all = "[journal]\nlenders = [\"tcp://a:7411\", \"unix:/run/b\"]\nkey-file = \"key\"\nmembers = 2\nmembers-min = 1\nrule = \"all\"\n\
                domain = \"rack 1\"\none-domain = true\nwait = \"yield:50\"\nwindow = \"64MiB\"\npatience = \"10s\"\n\
-               truncation-threshold = 50\nspool = \"1MiB\"\n";
-    let multicast = "multicast = \"239.1.2.3:7411\"\ndatagram = 1400\nttl = 1\nrule = 2\ninsecure = true\n";
+               [rvm]\ntruncation-threshold = 50\nspool = \"1MiB\"\n";
+    let multicast =
+        "[journal]\nmulticast = \"239.1.2.3:7411\"\ndatagram = 1400\nttl = 1\nrule = 2\ninsecure = true\n";
     vec![
         all.into(),
         multicast.into(),

@@ -5,11 +5,11 @@
 //! so that a measurement compares stores. Layout, golden values and deviations: `docs/results/oo7.md`.
 //!
 //! ```
-//! use netram_oo7::{Operation, Parameters, Plain, Size, Store, Work, build};
+//! use netram_oo7::{DatabaseSize, Oo7Parameters, Oo7Store, Oo7Transaction, Operation, PlainStore, build};
 //!
-//! # fn main() -> Result<(), netram_oo7::StoreError> {
-//! let parameters = Parameters::of(Size::Tiny, 3);
-//! let store = Plain::default();
+//! # fn main() -> Result<(), netram_oo7::Oo7Error> {
+//! let parameters = Oo7Parameters::of(DatabaseSize::Tiny, 3);
+//! let store = PlainStore::default();
 //! build(&store, &parameters)?;
 //! let mut open = store.begin()?;
 //! let visited = Operation::T1.run(&mut open, &parameters, 1)?;

@@ -424,7 +424,7 @@ mod tests {
         assert!(error("page=4096 local=8192").contains("no policy"));
         assert!(error("page=4096 local=8192 policies=floppy").contains("ram-disk"));
         assert!(error("page=4096 local=8192 policies=counters:0").contains("1 or above"));
-        assert!(error("page=4096 local=8192 policies=counters:x").contains("no number"));
+        assert!(error("page=4096 local=8192 policies=counters:x").contains("not a number"));
         assert!(error("page").contains("name=value"));
     }
 }

@@ -20,8 +20,8 @@ const OF_NODES: [PlantedFault; 3] = [
 
 /// These need nodes of a shared region and their server; all other worlds are left out.
 const OF_REGIONS: [PlantedFault; 2] = [PlantedFault::SleepStopsClock, PlantedFault::SilenceTrusted];
-/// Rule numbers of `docs/design/shared.md`: a node that holds a lock has everything acknowledged under it, and every
-/// acquire ends.
+/// Rule numbers of `docs/design/shared.md`: a node that holds a lock has everything acknowledged under it,
+/// and every acquire ends.
 const REGION_GRANTED: u8 = REGION_RULES + 5;
 const REGION_ENDS: u8 = REGION_RULES + 9;
 

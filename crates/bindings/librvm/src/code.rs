@@ -132,8 +132,8 @@ pub(crate) fn type_name(id: i32) -> &'static CStr {
 }
 
 fn nth(names: &[&'static CStr], value: i32, first: i32) -> Option<&'static CStr> {
-    let place = usize::try_from(value.checked_sub(first)?).ok()?;
-    names.get(place).copied()
+    let index = usize::try_from(value.checked_sub(first)?).ok()?;
+    names.get(index).copied()
 }
 
 #[cfg(test)]

@@ -111,9 +111,9 @@ impl Library {
                 None => None,
             };
             if let Err(failure) = self.choose(choices) {
-                if let Some(home) = made {
+                if let Some(store) = made {
                     // The library did not start: the next attempt will create the log again.
-                    home.discard();
+                    store.discard();
                 }
                 return Err(failure);
             }

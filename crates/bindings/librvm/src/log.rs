@@ -88,13 +88,13 @@ impl LibraryLog {
     pub(crate) fn open(path: &Path) -> Result<LibraryLog, CallFailure> {
         let path = absolute(path)?;
         refuse_original(&path)?;
-        let home = Store::at(&path);
-        let mut settings = home.settings()?;
+        let store = Store::at(&path);
+        let mut settings = store.settings()?;
         if settings.lenders.is_empty() {
             settings.window_bytes.get_or_insert(RING_BYTES_ALONE);
         }
         let members = settings.journal_config().map_err(StoreError::from)?.members;
-        let opened = open_apart(home, settings.clone())?;
+        let opened = open_apart(store, settings.clone())?;
         Ok(LibraryLog {
             name: path.to_string_lossy().into_owned(),
             memory: opened.memory,
@@ -202,9 +202,9 @@ impl LibraryLog {
 
 /// Opens the log in a thread that blocks signals: all threads of the library are created during an opening,
 /// or by such threads. The caller, which may wait for lenders here, continues to receive signals.
-fn open_apart(home: Store, settings: StoreSettings) -> Result<OpenStore, CallFailure> {
+fn open_apart(store: Store, settings: StoreSettings) -> Result<OpenStore, CallFailure> {
     let opener = std::thread::Builder::new().name("netram-open".into());
-    let thread = crate::abi::blocked(|| opener.spawn(move || home.open(&settings)))
+    let thread = crate::abi::blocked(|| opener.spawn(move || store.open(&settings)))
         .map_err(|error| CallFailure::system(&error, format!("a thread could not be started: {error}")))?;
     match thread.join() {
         Ok(opened) => Ok(opened?),
@@ -221,13 +221,13 @@ pub(crate) fn create(path: Option<&Path>, wanted: &NewLog) -> Result<Store, Call
         .settings()?
         .journal_config()
         .map_err(StoreError::from)?;
-    let home = Store::create(&path, JournalLayout::Beside, wanted.bytes.max(LOG_BYTES_MIN))?;
+    let store = Store::create(&path, JournalLayout::Beside, wanted.bytes.max(LOG_BYTES_MIN))?;
     let mode = (wanted.mode & 0o777) as u32;
     if let Err(failure) = set_modes(&path, mode) {
-        home.discard();
+        store.discard();
         return Err(failure);
     }
-    Ok(home)
+    Ok(store)
 }
 
 fn set_modes(path: &Path, mode: u32) -> Result<(), CallFailure> {

@@ -68,22 +68,22 @@ impl Library {
     /// `rvm_map`.
     pub(crate) fn map(
         &self,
-        wish: &MapRequest,
+        request: &MapRequest,
         choices: Option<LibraryOptions>,
     ) -> Result<MapResult, CallFailure> {
         let _setup = self.setup()?;
         if let Some(choices) = choices {
             self.choose(choices)?;
         }
-        self.with_log(|log| self.map_in(log, wish))
+        self.with_log(|log| self.map_in(log, request))
     }
 
     /// Maps while the caller holds `setup`.
-    pub(crate) fn map_in(&self, log: &LibraryLog, wish: &MapRequest) -> Result<MapResult, CallFailure> {
-        let path = absolute(&wish.path)?;
-        let usable = usable(&path, wish.device_length)?;
-        let (offset, length) = span(wish, usable)?;
-        let region = self.map_placed(log, &path, offset, length, wish.address)?;
+    pub(crate) fn map_in(&self, log: &LibraryLog, request: &MapRequest) -> Result<MapResult, CallFailure> {
+        let path = absolute(&request.path)?;
+        let usable = usable(&path, request.device_length)?;
+        let (offset, length) = span(request, usable)?;
+        let region = self.map_placed(log, &path, offset, length, request.address)?;
         let mapped = MappedRegion::of(region);
         let got = MapResult {
             offset,
@@ -264,20 +264,20 @@ fn usable(path: &Path, device_length: u64) -> Result<u64, CallFailure> {
 }
 
 /// Offset and length of a mapping: whole pages, cut at the usable end.
-fn span(wish: &MapRequest, usable: u64) -> Result<(u64, u64), CallFailure> {
-    let outside = || wish.outside(usable);
+fn span(request: &MapRequest, usable: u64) -> Result<(u64, u64), CallFailure> {
+    let outside = || request.outside(usable);
     let page = PAGE as u64;
-    let offset = wish.offset / page * page;
-    let end = match wish.length {
+    let offset = request.offset / page * page;
+    let end = match request.length {
         0 => usable,
         length => {
-            let end = wish.offset.checked_add(length).ok_or_else(outside)?;
+            let end = request.offset.checked_add(length).ok_or_else(outside)?;
             end.checked_next_multiple_of(page)
                 .ok_or_else(outside)?
                 .min(usable)
         }
     };
-    match wish.offset < usable && offset < end {
+    match request.offset < usable && offset < end {
         true => Ok((offset, end - offset)),
         false => Err(outside()),
     }
@@ -288,14 +288,14 @@ mod tests {
     use super::*;
 
     fn span_of(offset: u64, length: u64, usable: u64) -> Result<(u64, u64), ReturnCode> {
-        let wish = MapRequest {
+        let request = MapRequest {
             path: "segment".into(),
             device_length: 0,
             offset,
             length,
             address: 0,
         };
-        span(&wish, usable).map_err(|failure| failure.code)
+        span(&request, usable).map_err(|failure| failure.code)
     }
 
     #[test]

@@ -73,8 +73,8 @@ impl Regions {
 
     pub(crate) fn insert(&self, mapped: Arc<MappedRegion>) {
         let mut regions = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let place = regions.partition_point(|other| other.start < mapped.start);
-        regions.insert(place, mapped);
+        let index = regions.partition_point(|other| other.start < mapped.start);
+        regions.insert(index, mapped);
     }
 
     /// Removes the region that begins at `start` and has this length. A region in use is never removed even
@@ -82,12 +82,12 @@ impl Regions {
     /// which waits.
     pub(crate) fn take(&self, start: usize, length: usize) -> Result<MappedRegion, TakeRegionError> {
         let mut regions = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let place = whole(&regions, start, length)?;
-        if regions[place].region.open_transactions() > 0 {
+        let index = whole(&regions, start, length)?;
+        if regions[index].region.open_transactions() > 0 {
             return Err(TakeRegionError::InUse);
         }
-        Arc::try_unwrap(regions.remove(place)).map_err(|shared| {
-            regions.insert(place, shared);
+        Arc::try_unwrap(regions.remove(index)).map_err(|shared| {
+            regions.insert(index, shared);
             TakeRegionError::InUse
         })
     }
@@ -101,8 +101,8 @@ impl Regions {
     ) -> Result<Vec<Arc<MappedRegion>>, (TakeRegionError, AddressSpan)> {
         let mut regions = self.0.write().unwrap_or_else(PoisonError::into_inner);
         for span in spans {
-            let place = whole(&regions, span.0, span.1).map_err(|why| (why, *span))?;
-            if !idle(&regions[place]) {
+            let index = whole(&regions, span.0, span.1).map_err(|why| (why, *span))?;
+            if !idle(&regions[index]) {
                 return Err((TakeRegionError::InUse, *span));
             }
         }
@@ -118,10 +118,10 @@ impl Regions {
 
 /// Index of the region that begins at `start` and has this length.
 fn whole(regions: &[Arc<MappedRegion>], start: usize, length: usize) -> Result<usize, TakeRegionError> {
-    let place = last_from(regions, start).ok_or(TakeRegionError::NoRegion)?;
-    let mapped = &regions[place];
+    let index = last_from(regions, start).ok_or(TakeRegionError::NoRegion)?;
+    let mapped = &regions[index];
     if mapped.start == start && mapped.length == length {
-        return Ok(place);
+        return Ok(index);
     }
     match mapped.offset(start, length) {
         Some(_) => Err(TakeRegionError::Part),

@@ -113,13 +113,13 @@ impl Library {
         segment: &LoaderSegment<'_>,
         definition: &RegionDefinition,
     ) -> Result<(), CallFailure> {
-        let wish = MapRequest {
+        let request = MapRequest {
             address: definition.address,
             ..segment.map_request(definition.offset, definition.length)
         };
-        wish.check_fits()?;
-        let got = self.map_in(log, &wish);
-        got.map(drop).map_err(|failure| match failure.code {
+        request.check_fits()?;
+        let mapped = self.map_in(log, &request);
+        mapped.map(drop).map_err(|failure| match failure.code {
             // The original's loader returns this code when an address cannot be used.
             ReturnCode::Range | ReturnCode::MemoryOverlap => CallFailure {
                 code: ReturnCode::Internal,
@@ -134,13 +134,13 @@ impl Library {
         log: &LibraryLog,
         segment: &LoaderSegment<'_>,
     ) -> Result<[u8; HEADER_BYTES], CallFailure> {
-        let got = self.map_in(log, &segment.map_request(0, HEADER_BYTES))?;
+        let mapped = self.map_in(log, &segment.map_request(0, HEADER_BYTES))?;
         let mut header = [0; HEADER_BYTES];
-        let read = match self.regions.find(got.address, HEADER_BYTES) {
+        let read = match self.regions.find(mapped.address, HEADER_BYTES) {
             Some(mapped) => Ok(mapped.region.read_into(0, &mut header)?),
             None => Err(no_header(segment)),
         };
-        self.unmap_whole(got.address, got.length)?;
+        self.unmap_whole(mapped.address, mapped.length)?;
         read.map(|()| header)
     }
 
@@ -150,8 +150,8 @@ impl Library {
         segment: &LoaderSegment<'_>,
         header: &[u8; HEADER_BYTES],
     ) -> Result<(), CallFailure> {
-        let got = self.map_in(log, &segment.map_request(0, HEADER_BYTES))?;
-        let written = match self.regions.find(got.address, HEADER_BYTES) {
+        let mapped = self.map_in(log, &segment.map_request(0, HEADER_BYTES))?;
+        let written = match self.regions.find(mapped.address, HEADER_BYTES) {
             Some(mapped) => {
                 let mut transaction = log.memory.begin(RestoreMode::Restore);
                 let declared = transaction
@@ -161,7 +161,7 @@ impl Library {
             }
             None => Err(no_header(segment)),
         };
-        self.unmap_whole(got.address, got.length)?;
+        self.unmap_whole(mapped.address, mapped.length)?;
         written
     }
 }

@@ -43,8 +43,8 @@ pub(crate) enum CallEnd {
 }
 
 impl ObjectHandle {
-    fn new(place: u32, generation: u32) -> ObjectHandle {
-        let bits = u64::from(generation) << 32 | (u64::from(place) + 1);
+    fn new(index: u32, generation: u32) -> ObjectHandle {
+        let bits = u64::from(generation) << 32 | (u64::from(index) + 1);
         ObjectHandle(NonZeroU64::new(bits).expect("the lower half is not zero"))
     }
 
@@ -94,11 +94,11 @@ impl<T> ObjectTable<T> {
     pub(crate) fn insert(&self, value: T) -> ObjectHandle {
         self.open.fetch_add(1, Ordering::SeqCst);
         let recycled = lock(&self.free).pop();
-        let place = recycled.unwrap_or_else(|| self.used.fetch_add(1, Ordering::AcqRel));
-        let mut slot = lock(&self.slot(place).0);
+        let index = recycled.unwrap_or_else(|| self.used.fetch_add(1, Ordering::AcqRel));
+        let mut slot = lock(&self.slot(index).0);
         slot.generation = slot.generation.wrapping_add(1);
         slot.value = Some(value);
-        ObjectHandle::new(place, slot.generation)
+        ObjectHandle::new(index, slot.generation)
     }
 
     /// Calls `act` with a value, for one thread at a time. Returns `None` if the handle is invalid or stale.
@@ -144,10 +144,10 @@ impl<T> ObjectTable<T> {
 
     /// Calls `look` with each value.
     pub(crate) fn each(&self, mut look: impl FnMut(ObjectHandle, &T)) {
-        for place in 0..self.used.load(Ordering::Acquire) {
-            let slot = lock(&self.slot(place).0);
+        for index in 0..self.used.load(Ordering::Acquire) {
+            let slot = lock(&self.slot(index).0);
             if let Some(value) = &slot.value {
-                look(ObjectHandle::new(place, slot.generation), value);
+                look(ObjectHandle::new(index, slot.generation), value);
             }
         }
     }
@@ -158,8 +158,8 @@ impl<T> ObjectTable<T> {
     }
 
     /// The slot with an index, whose block is allocated if it is the first.
-    fn slot(&self, place: u32) -> &Slot<T> {
-        let (block, within) = split(place);
+    fn slot(&self, index: u32) -> &Slot<T> {
+        let (block, within) = split(index);
         let slots = self.blocks[block].get_or_init(|| {
             let count = (FIRST_BLOCK as usize) << block;
             std::iter::repeat_with(Slot::empty).take(count).collect()
@@ -169,8 +169,8 @@ impl<T> ObjectTable<T> {
 }
 
 /// The block of an index, and the position in it.
-fn split(place: u32) -> (usize, usize) {
-    let shifted = u64::from(place) + u64::from(FIRST_BLOCK);
+fn split(index: u32) -> (usize, usize) {
+    let shifted = u64::from(index) + u64::from(FIRST_BLOCK);
     let block = shifted.ilog2() - FIRST_BLOCK.ilog2();
     let first = u64::from(FIRST_BLOCK) << block;
     (block as usize, (shifted - first) as usize)

@@ -78,7 +78,7 @@ pub(crate) fn ended(py: Python<'_>) -> PyErr {
 }
 
 /// The exception for a store that could not be opened or created.
-pub(crate) fn home(py: Python<'_>, error: &StoreError) -> PyErr {
+pub(crate) fn store(py: Python<'_>, error: &StoreError) -> PyErr {
     let segment = |error: &SegmentError| matches!(error, SegmentError::InUse { .. });
     match error {
         StoreError::Journal(JournalOpenError::InUse { .. }) => in_use(py, error),

@@ -123,7 +123,9 @@ impl OpenArguments {
         if let Some(rule) = self.rule {
             settings.rule = Some(parse("rule", &rule)?);
         }
-        settings.domain = self.domain.or(settings.domain);
+        if self.domain.is_some() {
+            settings.domain = self.domain;
+        }
         settings.one_domain = self.one_domain.unwrap_or(settings.one_domain);
         if let Some(wait) = self.wait {
             settings.wait = Some(parse("wait", &wait)?);
@@ -169,7 +171,7 @@ pub(crate) fn security(
 /// path is a log file with its companions beside it, or a directory that contains them all. create=True
 /// creates the log if it does not exist, with log_size bytes. Settings that are not given here come from the
 /// environment (NETRAM_LENDERS and so on), then from the settings file beside the log, then from the
-/// defaults; docs/guide/python.md lists them.
+/// defaults; docs/guide/recoverable-memory.md lists them.
 ///
 /// Without lenders every commit waits for the local disk. With lenders commits also wait for it until they
 /// have joined, some milliseconds after the opening; Store.wait_for_lenders waits for that.
@@ -220,15 +222,15 @@ pub(crate) fn open(
         accept_loss,
         adopt_segments,
     };
-    let mut home = Store::at(&path);
-    match (home.exists(), create) {
+    let mut store = Store::at(&path);
+    match (store.exists(), create) {
         (true, _) => {}
         (false, true) => {
             let layout = match path.is_dir() {
                 true => JournalLayout::Directory,
                 false => JournalLayout::Beside,
             };
-            home = make(py, path.clone(), layout, log_size)?;
+            store = make(py, path.clone(), layout, log_size)?;
         }
         (false, false) => {
             let path = path.display();
@@ -237,9 +239,9 @@ pub(crate) fn open(
             return Err(error::open_error(py, sentence));
         }
     }
-    let settings = given.over(home.settings().map_err(|cause| error::home(py, &cause))?)?;
-    let opened = interruptibly(py, move || home.open(&settings))?;
-    let OpenStore { memory, recovered } = opened.map_err(|cause| error::home(py, &cause))?;
+    let settings = given.over(store.settings().map_err(|cause| error::store(py, &cause))?)?;
+    let opened = interruptibly(py, move || store.open(&settings))?;
+    let OpenStore { memory, recovered } = opened.map_err(|cause| error::store(py, &cause))?;
     let recovered = Recovered::of(&memory, recovered);
     // A later change of the working directory must not change the path in errors.
     let path = std::path::absolute(&path).unwrap_or(path);
@@ -269,7 +271,7 @@ pub(crate) fn create(
 fn make(py: Python<'_>, path: PathBuf, layout: JournalLayout, size: Option<SizeArgument>) -> PyResult<Store> {
     let bytes = size.map_or(LOG_BYTES_DEFAULT, |size| size.0);
     let made = py.detach(|| Store::create(Path::new(&path), layout, bytes));
-    made.map_err(|cause| error::home(py, &cause))
+    made.map_err(|cause| error::store(py, &cause))
 }
 
 /// Opens or joins on a separate thread, so that Ctrl-C ends the wait for lenders or a server that do not

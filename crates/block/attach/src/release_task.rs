@@ -2,9 +2,9 @@
 //! one that replaces the server.
 //!
 //! 1. `netram-release` opens the device exclusively, and flushes written data to the server. The server may
-//!   die and be replaced during that.
+//!    die and be replaced during that.
 //! 2. When that is reported and the supervisor still wants it, `netram-let-go` closes everything else that
-//!   this process has of the device.
+//!    this process has of the device.
 //! 3. `netram-release` ends the device: it closes it for the last time, or stops it.
 //!
 //! A killed process goes when its last thread does, and until then the kernel keeps every descriptor of such

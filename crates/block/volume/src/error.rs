@@ -4,8 +4,8 @@ use std::io;
 use std::path::PathBuf;
 
 use netram_block::{ApplyError, DiskGrowError, DiskOpenError as DiskError};
+use netram_journal::settings::SettingsError;
 use netram_proto::port::WaitError;
-use netram_store::StoreSettingsError;
 
 use crate::replica::ClaimFacts;
 use crate::replica::restore::RestoreError;
@@ -52,7 +52,7 @@ pub enum VolumeOpenError {
     },
     /// The settings are invalid.
     #[error("{0}")]
-    Settings(#[from] StoreSettingsError),
+    Settings(#[from] SettingsError),
     /// The journal could not be opened or recovered, or another process has the volume open.
     #[error("{0}")]
     Journal(#[from] netram_journal::JournalOpenError),

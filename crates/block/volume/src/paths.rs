@@ -21,9 +21,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use netram_block::{DiskFiles, VolumeId, VolumeSuperblock, create};
+use netram_journal::settings::{JournalSettings, SettingsError};
 use netram_journal::{Journal, JournalFollower, JournalInit, JournalInspector};
 use netram_proto::id::JournalId;
-use netram_store::StoreSettings;
 use netram_transport::NetAddress;
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::fs::{Mode, OFlags};
@@ -357,13 +357,13 @@ impl VolumePaths {
     ///
     /// # Errors
     ///
-    /// [`netram_store::StoreSettingsError`] if the file cannot be read or a value is invalid.
-    pub fn settings(&self) -> Result<crate::settings::VolumeSettings, netram_store::StoreSettingsError> {
+    /// [`SettingsError`] if the file cannot be read or a value is invalid.
+    pub fn settings(&self) -> Result<crate::settings::VolumeSettings, SettingsError> {
         let file = self.settings_file();
         // If the lookup fails, the file may exist: loading it reports why it cannot be read (rule 17).
         let settings = match file.try_exists().unwrap_or(true) {
             true => crate::settings::VolumeSettings::load(&file)?,
-            false => crate::settings::VolumeSettings::from(StoreSettings::default()),
+            false => crate::settings::VolumeSettings::from(JournalSettings::default()),
         };
         settings.with_environment(&|name| std::env::var(name).ok())
     }

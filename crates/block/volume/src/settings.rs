@@ -1,6 +1,6 @@
-//! Settings of a volume: those of a store, for the journal and its lenders, and its own.
+//! Settings of a volume: those of its journal, and the table `[volume]` of the same file.
 //!
-//! | key in the file | variable | means | default |
+//! | key in `[volume]` | variable | means | default |
 //! |---|---|---|---|
 //! | `flush` | `NETRAM_FLUSH` | what FLUSH and FUA wait for: `remote` (the commit rule) or `disk` | `remote` |
 //! | `stage` | `NETRAM_STAGE` | bytes of journal, or of memory, after which a stage ends: 64 KiB to 1 GiB | 10000 KiB |
@@ -13,8 +13,9 @@ use std::time::Duration;
 use netram_block::{FlushPolicy, StagePolicy};
 use netram_block_machine::SourceTiming;
 use netram_journal::JournalConfig;
-use netram_store::{StoreSettings, StoreSettingsError, settings::size};
+use netram_journal::settings::{JournalSettings, SettingsError, SettingsFile, plain, size};
 use netram_transport::{ClusterKey, NetAddress, NetAddressError, Security};
+use serde::Deserialize;
 
 /// Minimum bytes of a stage; smaller ones would sync the image for only a few writes.
 const STAGE_BYTES_MIN: u64 = 64 * 1024;
@@ -26,7 +27,7 @@ const STAGE_BYTES_MAX: u64 = 1 << 30;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VolumeSettings {
     /// Lenders, commit rule and other settings of the journal.
-    pub journal: StoreSettings,
+    pub journal: JournalSettings,
     /// Durability that FLUSH waits for.
     pub flush: FlushPolicy,
     /// When stages end.
@@ -60,8 +61,8 @@ pub struct ModelledDisk {
     pub files: Duration,
 }
 
-impl From<StoreSettings> for VolumeSettings {
-    fn from(journal: StoreSettings) -> VolumeSettings {
+impl From<JournalSettings> for VolumeSettings {
+    fn from(journal: JournalSettings) -> VolumeSettings {
         VolumeSettings {
             journal,
             ..VolumeSettings::default()
@@ -69,22 +70,37 @@ impl From<StoreSettings> for VolumeSettings {
     }
 }
 
+/// The table's values before they are checked.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+struct RawVolumeSettings {
+    flush: Option<String>,
+    stage: Option<toml::Value>,
+    data_lender: Option<String>,
+    data_lender_key_file: Option<String>,
+}
+
 impl VolumeSettings {
     /// Loads settings from a file.
     ///
     /// # Errors
     ///
-    /// [`StoreSettingsError`] if the file cannot be read or a value is invalid.
-    pub fn load(path: &Path) -> Result<VolumeSettings, StoreSettingsError> {
-        let keys = ["flush", "stage", "data-lender", "data-lender-key-file"];
-        let (journal, own) = StoreSettings::load_beside(path, &keys)?;
-        let mut settings = VolumeSettings::from(journal);
-        for (key, value) in own {
-            let text = match value {
-                toml::Value::String(text) => text,
-                other => other.to_string(),
-            };
-            settings.set(&key, &text)?;
+    /// [`SettingsError`] if the file cannot be read or a value is invalid.
+    pub fn load(path: &Path) -> Result<VolumeSettings, SettingsError> {
+        let mut file = SettingsFile::read(path)?;
+        let mut settings = VolumeSettings::from(JournalSettings::take(&mut file)?);
+        let own: RawVolumeSettings = file.take("volume")?;
+        file.finish()?;
+        let values = [
+            ("flush", own.flush),
+            ("stage", own.stage.as_ref().map(plain)),
+            ("data-lender", own.data_lender),
+            ("data-lender-key-file", own.data_lender_key_file),
+        ];
+        for (key, value) in values {
+            if let Some(text) = value {
+                settings.set(key, &text)?;
+            }
         }
         let directory = path.parent().unwrap_or(Path::new(""));
         settings.data_lender_key_file = settings.data_lender_key_file.map(|file| directory.join(file));
@@ -95,11 +111,11 @@ impl VolumeSettings {
     ///
     /// # Errors
     ///
-    /// [`StoreSettingsError`] if a value is invalid.
+    /// [`SettingsError`] if a value is invalid.
     pub fn with_environment(
         mut self,
         look_up: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<VolumeSettings, StoreSettingsError> {
+    ) -> Result<VolumeSettings, SettingsError> {
         for name in [
             "NETRAM_FLUSH",
             "NETRAM_STAGE",
@@ -118,13 +134,13 @@ impl VolumeSettings {
     ///
     /// # Errors
     ///
-    /// [`StoreSettingsError`] if the settings contradict each other or a key is missing or unreadable.
-    pub fn journal_config(&self) -> Result<JournalConfig, StoreSettingsError> {
+    /// [`SettingsError`] if the settings contradict each other or a key is missing or unreadable.
+    pub fn journal_config(&self) -> Result<JournalConfig, SettingsError> {
         let mut config = self.journal.journal_config()?;
         config.modelled_sync_delay = self.modelled.journal;
         let open = matches!(config.security, Security::Insecure) && !self.journal.insecure;
         match self.data_lender.is_some() && self.data_lender_key_file.is_none() && open {
-            true => Err(StoreSettingsError::NoKey),
+            true => Err(SettingsError::NoKey),
             false => Ok(config),
         }
     }
@@ -133,20 +149,20 @@ impl VolumeSettings {
     ///
     /// # Errors
     ///
-    /// [`StoreSettingsError::Key`] if the key file cannot be read.
-    pub fn data_security(&self, lenders: &Security) -> Result<Security, StoreSettingsError> {
+    /// [`SettingsError::Key`] if the key file cannot be read.
+    pub fn data_security(&self, lenders: &Security) -> Result<Security, SettingsError> {
         let Some(path) = &self.data_lender_key_file else {
             return Ok(lenders.clone());
         };
-        let key = ClusterKey::load(path).map_err(|error| StoreSettingsError::Key {
+        let key = ClusterKey::load(path).map_err(|error| SettingsError::Key {
             path: path.clone(),
             reason: error.to_string(),
         })?;
         Ok(Security::Key(key))
     }
 
-    fn set(&mut self, name: &str, text: &str) -> Result<(), StoreSettingsError> {
-        let refused = |reason: &str| StoreSettingsError::Value {
+    fn set(&mut self, name: &str, text: &str) -> Result<(), SettingsError> {
+        let refused = |reason: &str| SettingsError::Value {
             name: name.to_owned(),
             value: text.to_owned(),
             reason: reason.to_owned(),
@@ -184,7 +200,7 @@ impl VolumeSettings {
 mod tests {
     use super::*;
 
-    fn load(text: &str) -> Result<VolumeSettings, StoreSettingsError> {
+    fn load(text: &str) -> Result<VolumeSettings, SettingsError> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("netram.toml");
         std::fs::write(&path, text).unwrap();
@@ -194,7 +210,7 @@ mod tests {
     #[test]
     fn volume_and_journal_settings_share_one_file() {
         let settings =
-            load("lenders = [\"tcp://a:1\"]\ninsecure = true\nflush = \"disk\"\nstage = \"1MiB\"\ndata-lender = \"tcp://b:2\"").unwrap();
+            load("[journal]\nlenders = [\"tcp://a:1\"]\ninsecure = true\n[volume]\nflush = \"disk\"\nstage = \"1MiB\"\ndata-lender = \"tcp://b:2\"").unwrap();
         assert_eq!(settings.data_lender, Some("tcp://b:2".parse().unwrap()));
         assert_eq!(settings.journal.lenders.len(), 1);
         assert_eq!(
@@ -222,9 +238,10 @@ mod tests {
             ("stage = \"2GiB\"", "stage"),
             ("stages = 2", "stages"),
             ("data-lender = \"b:2\"", "data-lender"),
-            ("rule = \"most\"", "rule"),
+            ("[journal]\nrule = \"most\"", "rule"),
+            ("[journal]\nflush = \"disk\"", "flush"),
         ] {
-            let error = load(text).unwrap_err().to_string();
+            let error = load(&format!("[volume]\n{text}")).unwrap_err().to_string();
             assert!(error.contains(named), "{text}: {error}");
         }
     }

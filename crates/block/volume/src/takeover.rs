@@ -3,7 +3,7 @@
 //! 1. Refuse a copy that is not whole, or whose client sent a message recently.
 //! 2. Apply its log to its image.
 //! 3. Recover its journal as a restore does: all members must answer, and are asked before anything is
-//!   claimed (rule 18). Their records go into its log.
+//!    claimed (rule 18). Their records go into its log.
 //! 4. Mark it as taken over. Only then are the members released.
 //!
 //! A crash before step 4 leaves a copy that names the members, which still hold their records: it is taken

@@ -8,6 +8,7 @@ mod manual;
 #[cfg(feature = "products")]
 mod mount;
 pub(crate) mod open_check;
+pub(crate) mod play;
 #[cfg(feature = "products")]
 mod run;
 #[cfg(feature = "products")]
@@ -56,6 +57,7 @@ pub enum NetramCommand {
     GiveBack(run::ReturnDeposits),
     #[command(subcommand)]
     Key(key::KeyCommand),
+    Play(play::OpenPlayShell),
     Man(manual::WriteManPages),
     Completions(manual::PrintCompletions),
 }
@@ -119,8 +121,8 @@ impl Laboratory {
 }
 
 impl NetramCommand {
-    /// Whether the command serves, or works on what is served, and starts no program of the user: then it may have
-    /// as many files open as the system allows.
+    /// Whether the command serves, or works on what is served, and starts no program of the user: then it may
+    /// have as many files open as the system allows.
     pub fn is_service(&self) -> bool {
         match self {
             NetramCommand::Lender(lender) => lender.is_service(),
@@ -158,6 +160,7 @@ impl NetramCommand {
             #[cfg(feature = "products")]
             NetramCommand::GiveBack(give_back) => give_back.run(),
             NetramCommand::Key(key) => key.run(),
+            NetramCommand::Play(play) => play.run(),
             NetramCommand::Man(man) => man.run(),
             NetramCommand::Completions(completions) => completions.run(),
         }

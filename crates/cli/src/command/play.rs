@@ -1,65 +1,71 @@
 //! `netram play`: a shell with two lenders running, to try netram on one machine.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use netram_transport::ClusterKey;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::options::Size;
+use crate::options::SizeArg;
 use crate::output;
 
-/// Two: one of them may be killed, and nothing is lost.
+/// Names the processes of the lenders, so that one can be killed to try it.
+pub(crate) const LENDERS_VARIABLE: &str = "NETRAM_PLAY_LENDERS";
+/// Names of the lenders: of two, one may be killed, and nothing is lost.
 const LENDERS: [&str; 2] = ["a", "b"];
-/// Added to a signal's number, as shells report an end by a signal.
+/// Offset of exit codes for an end by a signal, as shells have it.
 const SIGNALLED: u8 = 128;
 
-/// Open a shell with two lenders running
+/// Open a shell with two lenders running, to try netram on one machine
 ///
-/// Starts two lenders on this machine, in two failure domains, and a shell in
-/// which NETRAM_LENDERS and NETRAM_KEY_FILE are set: every command of netram, and
-/// every program that uses it, finds the lenders without a flag. The lenders end
-/// with the shell, and the memory they lent is freed.
-///
-/// Both lenders share this machine's power, so this is for trying, not for
-/// keeping. Kill one (`kill -9`, their numbers are in NETRAM_PLAY_LENDERS) and see
-/// that nothing is lost.
+/// In the shell NETRAM_LENDERS and NETRAM_KEY_FILE are set, so every command of netram, and every
+/// program that uses it, finds the lenders without a flag. The lenders end with the shell, and
+/// their memory is freed.
 ///
 ///   netram play
-///   netram play -- python3 bank.py      # a command in place of a shell
+///   netram play -- python3 bank.py      # a command instead of a shell
+///
+/// Kill one of the lenders (`kill -9`, with a process number from NETRAM_PLAY_LENDERS) and see
+/// that nothing is lost. Both share this machine's power: this is for trying, not for keeping.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Play {
-    /// Memory that each lender lends
+pub struct OpenPlayShell {
+    /// Bytes that each lender lends
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
-    memory: Size,
-    /// The command to run in place of $SHELL
+    memory: SizeArg,
+    /// Command to run instead of $SHELL
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
-/// A lender process. It ends when this is dropped, and gives its memory back.
+/// A lender process, which ends when this is dropped; its memory is freed.
 struct PlayLender {
     process: Child,
     address: String,
     store: PathBuf,
 }
 
-impl Play {
+impl OpenPlayShell {
     pub(super) fn run(self) -> Result<ExitCode> {
         let directory = tempfile::Builder::new().prefix("netram-play-").tempdir()?;
         let key_file = directory.path().join("cluster.key");
         ClusterKey::generate().save_new(&key_file)?;
         let mut lenders = Vec::new();
         for name in LENDERS {
-            lenders.push(PlayLender::start(name, &key_file, self.memory)?);
+            lenders.push(PlayLender::start(name, directory.path(), &key_file, self.memory)?);
         }
         let addresses: Vec<&str> = lenders.iter().map(|lender| lender.address.as_str()).collect();
-        let ids: Vec<String> = lenders.iter().map(|lender| lender.process.id().to_string()).collect();
+        let ids: Vec<String> = lenders
+            .iter()
+            .map(|lender| lender.process.id().to_string())
+            .collect();
         if self.command.is_empty() {
             output::remark(format_args!(
                 "two lenders, {} each: {}\nNETRAM_LENDERS and NETRAM_KEY_FILE are set in this shell; leave it with `exit`",
@@ -71,9 +77,11 @@ impl Play {
         command
             .env("NETRAM_LENDERS", addresses.join(","))
             .env("NETRAM_KEY_FILE", &key_file)
-            .env("NETRAM_PLAY_LENDERS", ids.join(" "));
-        // Ctrl-C is for what runs in the shell. The handler is reset when the shell replaces this program's copy.
-        let _interrupts = signal_hook::flag::register(signal_hook::consts::SIGINT, Default::default())?;
+            .env(LENDERS_VARIABLE, ids.join(" "));
+        // Ctrl-C is for the programs in the shell. A handler, unlike an ignored signal, is not inherited by
+        // them.
+        let _interrupts =
+            signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::<AtomicBool>::default())?;
         let name = command.get_program().display().to_string();
         let status = command.status().with_context(|| format!("starting {name}"))?;
         drop(lenders);
@@ -97,22 +105,39 @@ impl Play {
 }
 
 impl PlayLender {
-    fn start(name: &str, key_file: &Path, memory: Size) -> Result<PlayLender> {
+    fn start(name: &str, directory: &Path, key_file: &Path, memory: SizeArg) -> Result<PlayLender> {
+        let log = directory.join(format!("lender-{name}.log"));
         let name = format!("play-{}-{name}", std::process::id());
         let store = PathBuf::from(format!("/dev/shm/netram-{name}.mem"));
         let mut command = Command::new(netram_process::this_program()?);
-        let without = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(|name| name.starts_with("NETRAM_")));
+        let without = std::env::vars_os()
+            .filter(|(name, _)| name.to_str().is_some_and(|name| name.starts_with("NETRAM_")));
         for (variable, _) in without {
             command.env_remove(variable);
         }
         command
-            .args(["lender", "serve", "--with-parent", "--listen", "tcp://127.0.0.1:0"])
-            .args(["--name", &name, "--domain", &name, "--memory", &memory.0.to_string(), "--store"])
+            .args([
+                "lender",
+                "serve",
+                "--with-parent",
+                "--listen",
+                "tcp://127.0.0.1:0",
+            ])
+            .args([
+                "--name",
+                &name,
+                "--domain",
+                &name,
+                "--memory",
+                &memory.0.to_string(),
+                "--store",
+            ])
             .arg(&store)
             .arg("--key-file")
             .arg(key_file)
             .stdin(Stdio::null())
-            .stdout(Stdio::piped());
+            .stdout(Stdio::piped())
+            .stderr(File::create(&log).context("creating a lender's log")?);
         let process = command.spawn().context("starting a lender")?;
         let mut lender = PlayLender {
             process,
@@ -121,7 +146,7 @@ impl PlayLender {
         };
         let lines = lender.process.stdout.take().map(BufReader::new);
         for line in lines.into_iter().flat_map(BufRead::lines) {
-            let line = line.context("reading what a lender prints")?;
+            let line = line.context("reading a lender's output")?;
             if let Some(address) = line.strip_prefix("listening ") {
                 address.clone_into(&mut lender.address);
             }
@@ -131,7 +156,8 @@ impl PlayLender {
         }
         ensure!(
             !lender.address.is_empty(),
-            "a lender ended before it was ready; its reason is above"
+            "a lender ended before it was ready: {}",
+            std::fs::read_to_string(&log).unwrap_or_default().trim()
         );
         Ok(lender)
     }
@@ -139,7 +165,7 @@ impl PlayLender {
 
 impl Drop for PlayLender {
     fn drop(&mut self) {
-        // An order to end; one that has been killed already is only waited for.
+        // A lender that was killed already is only waited for.
         let _ = kill_process(Pid::from_child(&self.process), Signal::TERM);
         let _ = self.process.wait();
         let _ = std::fs::remove_file(&self.store);

@@ -1,4 +1,4 @@
-//! What the command line promises: help everywhere, clear refusals, stable exit codes.
+//! The command line's promises: help everywhere, clear refusals, stable exit codes.
 
 use crate::common::{CommandOutput, netram, ran, run};
 
@@ -96,9 +96,9 @@ fn words_that_are_no_command_lead_to_the_one_that_is_meant() {
 }
 
 #[test]
-fn what_is_hidden_stays_hidden() {
+fn hidden_commands_and_flags_are_not_in_help() {
     let help = run(["--help"]);
-    for hidden in ["  part ", "  play ", "give-back"] {
+    for hidden in ["  part ", "give-back"] {
         assert!(!help.out.contains(hidden), "{}", help.out);
     }
     let help = run(["lender", "serve", "--help"]);
@@ -121,7 +121,7 @@ fn there_is_a_man_page_for_every_subcommand() {
 }
 
 #[test]
-fn man_pages_need_a_directory_that_is_there() {
+fn man_pages_need_an_existing_directory() {
     let ran = run(["man", "/nowhere"]);
     assert_eq!(ran.code, 1);
     assert!(
@@ -141,7 +141,7 @@ fn completions_exist_for_the_common_shells() {
 }
 
 #[test]
-fn flags_that_make_no_sense_end_in_code_2_and_say_what_to_write() {
+fn wrong_flags_end_in_code_2_with_a_remedy() {
     let lend = ["lender", "serve", "--listen", "unix:/tmp/a", "--insecure"];
     let lend = |more: [&'static str; 2]| [&lend[..], &more].concat();
     let cases: [(Vec<&str>, &str); 11] = [

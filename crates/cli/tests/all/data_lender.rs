@@ -1,5 +1,5 @@
-//! What an operator gives a data lender: a key of its own for data sessions, a bound on what copies take, and
-//! how often they are looked over.
+//! A data lender's own settings: a separate key for its copies, a limit of their size, and the interval at
+//! which they are checked.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -107,9 +107,9 @@ fn await_service(volume: &Volume) {
     });
 }
 
-/// With one key for everything whoever could lend memory could read and overwrite every copy.
+/// With one key for everything, every machine that lends memory could read and overwrite all copies.
 #[test]
-fn whoever_has_only_the_cluster_key_gets_at_no_copy_of_a_data_lender_with_a_key_of_its_own() {
+fn the_cluster_key_gives_no_access_to_copies_with_a_separate_key() {
     let place = Place::new();
     let lender = place.lender("doors", &[]);
     let data = lender.data_address.clone().unwrap();
@@ -137,7 +137,7 @@ fn whoever_has_only_the_cluster_key_gets_at_no_copy_of_a_data_lender_with_a_key_
         memory.err
     );
 
-    // A client that was not told goes on alone, and says what to do.
+    // A client without the key goes on alone, and its log says what to do.
     place.create("other", &lender.address, &[]);
     let other = open(&place.path("other"));
     write(&other, 0, 1);
@@ -254,7 +254,7 @@ fn a_copy_beyond_the_quota_is_refused_with_the_numbers_and_its_client_goes_on() 
         "{promised} are promised"
     );
     let status = place.run(&["lender", "status", &lender.address, "--key-file", "cluster.key"]);
-    assert!(status.out.contains("of a quota of 6.0 MiB"), "{}", status.out);
+    assert!(status.out.contains("quota 6.0 MiB"), "{}", status.out);
 
     // Growing takes room, too.
     first.grow(5 << 20).unwrap();
@@ -321,6 +321,6 @@ fn a_data_lender_finds_damage_in_its_copies_by_itself_and_has_it_mended() {
     image.read_exact_at(&mut byte, at).unwrap();
     assert_eq!(byte, [5]);
     let shown = place.run(&["volume", "replicas", &data, "--key-file", "data.key"]);
-    assert!(shown.out.contains("1 bad, 1 mended"), "{}", shown.out);
+    assert!(shown.out.contains("1 bad, 1 repaired"), "{}", shown.out);
     volume.close().unwrap();
 }

@@ -45,9 +45,9 @@ fn variables() -> BTreeSet<String> {
 struct Site<'a>(&'a dyn Fn() -> Command);
 
 impl Site<'_> {
-    /// A lender comes up, is asked, and makes a key: what a first day needs.
+    /// Makes a key, starts a lender and asks for its status: what a first day needs.
     fn works(&self) {
-        // What it lends by default is taken at once, and not from a disk.
+        // The default memory is taken at once, so it must not be on a disk.
         let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
         let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
         let (key, socket, memory) = (path("key"), format!("unix:{}", path("socket")), path("memory"));

@@ -7,7 +7,7 @@ use netram_journal::LinkFailure;
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// How long a lender may take to see what its machine says.
+/// How long a lender may take to notice a change in /proc.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn json(text: &str) -> Value {
@@ -39,7 +39,7 @@ fn status_shows_lenders_that_answer_and_those_that_do_not() {
     assert!(both.out.contains(&nothing), "{}", both.out);
 }
 
-/// The same sentences as of a client that says why a lender does not count.
+/// They are the sentences by which a client says why a lender does not count.
 #[test]
 fn status_says_why_a_lender_does_not_answer_as_its_clients_do() {
     let directory = tempfile::tempdir().unwrap();
@@ -77,7 +77,7 @@ fn status_says_why_a_lender_does_not_answer_as_its_clients_do() {
             "--json",
         ]);
         let error = json(&said.out)[0]["error"].as_str().unwrap().to_owned();
-        // Without a name server nobody says that there is no such name.
+        // Without a name server it is not known that the name does not exist.
         let unanswered = LinkFailure::NameUnanswered("no-such-name.invalid".into()).to_string();
         let sentence = error.trim_end_matches('.').to_lowercase();
         let expected = [away.to_string(), unanswered].map(|one| one.to_lowercase());
@@ -125,9 +125,9 @@ fn how_short_of_memory_a_machine_may_be_is_checked() {
         "--insecure",
     ];
     for (option, value, says) in [
-        ("--pressure", "101", "a percentage of the time, from 0 to 100"),
+        ("--pressure", "101", "a percentage of time, from 0 to 100"),
         ("--pressure", "much", "invalid value"),
-        ("--keep-free", "much", "is no size"),
+        ("--keep-free", "much", "is not a size"),
     ] {
         let ran = run([lend.as_slice(), &[option, value]].concat());
         assert_eq!(ran.code, 2, "{}", ran.err);
@@ -218,7 +218,7 @@ fn two_lenders_do_not_lend_the_same_memory() {
 }
 
 #[test]
-fn a_lender_reads_its_configuration_file_and_refuses_what_it_does_not_know() {
+fn a_lender_reads_its_configuration_file_and_refuses_unknown_keys() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("lender.toml");
     let file = path.to_str().unwrap();
@@ -266,7 +266,7 @@ fn a_journal_is_made_shown_verified_and_recovered() {
 }
 
 #[test]
-fn what_is_no_journal_is_refused_by_name() {
+fn a_directory_that_is_not_a_journal_is_refused_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     let dir = path.to_str().unwrap();
@@ -274,7 +274,9 @@ fn what_is_no_journal_is_refused_by_name() {
         let ran = run(["journal", command, dir]);
         assert_eq!(ran.code, 1);
         assert!(
-            ran.err.contains(dir) && ran.err.contains("netram journal create"),
+            ran.err.contains(dir)
+                && ran.err.contains("netram journal create")
+                && ran.err.contains("netram rvm create"),
             "{}",
             ran.err
         );

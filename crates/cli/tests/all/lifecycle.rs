@@ -1,4 +1,4 @@
-//! A lender keeps windows through its restarts, until somebody says that the journal is over.
+//! A lender keeps a journal's bytes through restarts, until it is told that the journal was deleted.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -127,7 +127,7 @@ impl Client {
         client
     }
 
-    /// The same client comes back, and needs none of what the lender holds.
+    /// The same client opens the journal again, and needs none of what the lender holds.
     fn trim(address: &str, journal: JournalId) {
         let address: NetAddress = address.parse().unwrap();
         let mut client = Client(connect(&address, &Security::Insecure, PATIENCE).unwrap());
@@ -158,7 +158,7 @@ impl Client {
 }
 
 #[test]
-fn an_operator_has_a_lender_forget_what_nobody_will_recover_and_nothing_by_mistake() {
+fn a_lender_forgets_a_journal_on_request_and_none_by_mistake() {
     let arguments = [
         "--listen",
         "tcp://127.0.0.1:0",
@@ -174,7 +174,7 @@ fn an_operator_has_a_lender_forget_what_nobody_will_recover_and_nothing_by_mista
     };
     let unknown = forget(&[]);
     assert!(
-        unknown.code == 0 && unknown.out.contains("knows no such journal"),
+        unknown.code == 0 && unknown.out.contains("does not know this journal"),
         "{}",
         unknown.out
     );
@@ -209,7 +209,7 @@ fn an_operator_has_a_lender_forget_what_nobody_will_recover_and_nothing_by_mista
     alone();
     let window = forget(&[]);
     assert!(
-        window.code == 1 && window.out.contains("does not open"),
+        window.code == 1 && window.out.contains("cannot be opened"),
         "{}",
         window.out
     );
@@ -228,9 +228,9 @@ fn an_operator_has_a_lender_forget_what_nobody_will_recover_and_nothing_by_mista
     assert_eq!(status["journals_max"], 2);
 }
 
-/// The members of its last view are told, without a word of who they are.
+/// The lenders of its last view are notified although the command does not name them.
 #[test]
-fn deleting_a_journal_frees_what_its_lenders_have_and_nothing_else_goes_with_it() {
+fn deleting_a_journal_frees_its_memory_at_lenders_and_no_other() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let listen = format!("unix:{}", path("lender.sock").display());

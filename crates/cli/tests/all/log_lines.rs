@@ -1,4 +1,4 @@
-//! A client costs the lender's log one line a session, however often it comes and goes (case 36).
+//! A client causes one line a session in the lender's log, however often it connects (case 36).
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};

@@ -1,6 +1,6 @@
-//! The program as its users meet it: several real processes, real sockets, real disks.
+//! The program as users run it: several real processes, real sockets, real disks.
 //!
-//! One program, because each is linked to everything: a module is a story or several of one kind.
+//! One test binary, because each is linked to everything; a module is one or several tests of a kind.
 
 use netram_testkit as common;
 
@@ -16,6 +16,7 @@ mod log_lines;
 mod mount;
 mod mount_volume;
 mod moving;
+mod play;
 mod proof;
 mod replica;
 mod run;

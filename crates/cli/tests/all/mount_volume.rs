@@ -26,7 +26,7 @@ struct Mounted {
 }
 
 impl Place {
-    /// `None`: the machine lacks something, which is said.
+    /// Returns `None` if the machine lacks something; the test printed that it is skipped.
     fn new(name: &str) -> Option<Place> {
         let lacks = match rustix::process::geteuid().is_root() {
             false => Some("root"),
@@ -89,7 +89,7 @@ impl Place {
         Mounted { process, said }
     }
 
-    /// It fails, and says why.
+    /// Runs a mount that must fail. Returns the error.
     fn refused(&self, more: &[&str]) -> String {
         let ran = self.run(&[&["mount", "attach", "dir", "--on", "db"], more].concat());
         assert_ne!(ran.code, 0, "{more:?}: {}", ran.out);
@@ -125,7 +125,7 @@ impl Drop for Place {
 }
 
 impl Mounted {
-    /// It ends by itself, and well.
+    /// Waits until the mount ends by itself, with success.
     fn ended(mut self) {
         let until = Instant::now() + PATIENCE;
         let status = loop {
@@ -177,7 +177,7 @@ fn a_volume_is_mounted_by_one_command_and_taken_away_by_another() {
 }
 
 #[test]
-fn whoever_has_mounted_it_may_be_killed() {
+fn the_process_that_mounted_a_volume_may_be_killed() {
     let Some(place) = Place::new("mount-volume-killed") else {
         return;
     };
@@ -192,7 +192,7 @@ fn whoever_has_mounted_it_may_be_killed() {
     kill_process(Pid::from_child(&again.process), Signal::INT).unwrap();
     again.ended();
     assert_eq!(place.attached(), 0);
-    // And where nobody does, unmounting detaches.
+    // If the process that mounted it is gone, unmounting detaches the volume.
     let mut mounted = place.mount(&[]);
     mounted.process.kill().unwrap();
     mounted.process.wait().unwrap();
@@ -202,17 +202,14 @@ fn whoever_has_mounted_it_may_be_killed() {
 }
 
 #[test]
-fn what_cannot_be_mounted_of_a_volume_is_refused() {
+fn a_volume_that_cannot_be_mounted_is_refused() {
     let Some(place) = Place::new("mount-volume-refused") else {
         return;
     };
     for (words, told) in [
-        (
-            &["--lender", "tcp://127.0.0.1:1"][..],
-            "--lender and what belongs to it is of a journal",
-        ),
+        (&["--lender", "tcp://127.0.0.1:1"][..], "--lender is for journals"),
         (&["--sync", "disk"], "--sync is for journals"),
-        (&["--accept-loss"], "--accept-loss is of a journal"),
+        (&["--accept-loss"], "--accept-loss is for journals"),
         (&["--format", "fat"], "possible values: ext4, xfs, btrfs"),
     ] {
         let said = place.refused(words);
@@ -220,12 +217,12 @@ fn what_cannot_be_mounted_of_a_volume_is_refused() {
     }
     let journal = place.run(&["mount", "attach", "dir", "--on", "journal", "--format", "ext4"]);
     assert_eq!(journal.code, 2);
-    assert!(journal.err.contains("journal is none"), "{}", journal.err);
+    assert!(journal.err.contains("journal is not one"), "{}", journal.err);
     fs::write(place.dir().join("mine"), "").unwrap();
     let said = place.refused(&["--format", "ext4"]);
     assert!(said.contains("is not empty"), "{said}");
     fs::remove_file(place.dir().join("mine")).unwrap();
-    // Attached by somebody else.
+    // Attached by another command.
     let ran = place.run(&["volume", "attach", "db"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
     let said = place.refused(&[]);

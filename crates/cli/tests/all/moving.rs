@@ -10,7 +10,7 @@ use netram_proto::port::Durability;
 use netram_rvm::RestoreMode;
 use netram_store::{Store, StoreSettings};
 
-/// A shell does it, as the guide says.
+/// Runs a script of the guide in a shell.
 fn shell(directory: &Path, script: &str) -> ExitStatus {
     let mut command = Command::new("sh");
     command
@@ -60,7 +60,7 @@ fn a_directory_is_moved_with_its_segments() {
 }
 
 #[test]
-fn a_log_file_is_moved_with_what_is_beside_it_and_told_of_what_is_not() {
+fn a_log_file_is_moved_with_its_companions_and_relocate_finds_the_rest() {
     let place = RvmFixture::new();
     fs::create_dir_all(place.path("new")).unwrap();
     fs::create_dir_all(place.path("far")).unwrap();
@@ -94,7 +94,7 @@ fn a_log_file_is_moved_with_what_is_beside_it_and_told_of_what_is_not() {
     fs::write(place.path("stranger"), [0; 4096]).unwrap();
     for (arguments, named) in [
         (["farther/a", "stranger"], "replaced or copied"),
-        (["farther/c", "stranger"], "knows no segment"),
+        (["farther/c", "stranger"], "has no segment"),
         (["farther/a", "farther/b"], "another segment"),
         (["farther/a", "nowhere"], "does not exist"),
     ] {

@@ -10,9 +10,16 @@ fn commands_in_the_shell_find_both_lenders_and_nothing_is_left() {
     let script = "set -e
         echo lenders $NETRAM_LENDERS
         echo processes $NETRAM_PLAY_LENDERS
+        echo parent $PPID
         $NETRAM lender status --json
         $NETRAM journal create journal --size 1MiB
         $NETRAM journal recover journal
+        # A bare name is in the current directory.
+        $NETRAM rvm create bank.log --segment bank.data --size 1MiB --lender tcp://127.0.0.1:1
+        grep -q 127.0.0.1:1 bank.log.toml
+        # The shell's own lenders end with it: no file names them.
+        $NETRAM rvm create other.log
+        test ! -e other.log.toml
         exit 7";
     let mut command = netram();
     command
@@ -23,7 +30,10 @@ fn commands_in_the_shell_find_both_lenders_and_nothing_is_left() {
     assert_eq!(ran.code, 7, "{}\n{}", ran.out, ran.err);
     let line = |word: &str| {
         let found = ran.out.lines().find_map(|line| line.strip_prefix(word));
-        found.unwrap_or_else(|| panic!("no `{word}` in {}", ran.out)).trim().to_owned()
+        found
+            .unwrap_or_else(|| panic!("no `{word}` in {}", ran.out))
+            .trim()
+            .to_owned()
     };
     assert_eq!(line("lenders").split(',').count(), 2, "{}", ran.out);
     for id in line("processes").split(' ') {
@@ -32,7 +42,9 @@ fn commands_in_the_shell_find_both_lenders_and_nothing_is_left() {
     let left = std::fs::read_dir("/dev/shm").unwrap().flatten();
     let names: Vec<_> = left.map(|entry| entry.file_name()).collect();
     assert!(
-        !names.iter().any(|name| name.to_string_lossy().starts_with("netram-play-")),
+        !names
+            .iter()
+            .any(|name| name.to_string_lossy().starts_with("netram-play-")),
         "{names:?}"
     );
 }

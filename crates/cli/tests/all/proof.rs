@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::common::CommandOutput;
 use crate::replica::{ReplicaFixture, ReplicaWriter};
 
-/// The exit code of a check that says no.
+/// Exit code of a check if the operation would be refused.
 const WOULD_BE_REFUSED: i32 = 3;
 
 fn json(ran: &CommandOutput) -> Value {
@@ -14,7 +14,7 @@ fn json(ran: &CommandOutput) -> Value {
 }
 
 #[test]
-fn a_check_says_who_is_needed_and_changes_nothing() {
+fn a_check_names_the_lenders_needed_and_changes_nothing() {
     let place = ReplicaFixture::new("check");
     let id = place.id();
     let mut writer = ReplicaWriter::start(&place);
@@ -63,19 +63,7 @@ fn a_check_says_who_is_needed_and_changes_nothing() {
         opens.err
     );
 
-    place.pause_member(Signal::STOP);
-    let hasty = ["--client-is-off", "--patience", "300ms"];
-    let missing = with(&[&hasty[..], &["--check"]].concat());
-    assert_eq!(missing.code, WOULD_BE_REFUSED, "{}{}", missing.out, missing.err);
-    // A process that stands still may not even answer a handshake.
-    let silent = ["did not answer", "unreachable"].map(|word| missing.out.contains(word));
-    assert!(silent.contains(&true), "{}", missing.out);
-    let refused = with(&hasty);
-    assert!(
-        refused.code == 1 && refused.err.contains("cannot prove"),
-        "{}",
-        refused.err
-    );
+    asks_in_vain(&place, &with);
     place.pause_member(Signal::CONT);
     let again = json(&with(&["--check", "--client-is-off", "--json"]));
     assert_eq!(
@@ -92,8 +80,25 @@ fn a_check_says_who_is_needed_and_changes_nothing() {
     place.check(&place.path("db"), done);
 }
 
+/// With the lender stopped, both the check and the restore are refused.
+fn asks_in_vain(place: &ReplicaFixture, with: &dyn Fn(&[&str]) -> CommandOutput) {
+    place.pause_member(Signal::STOP);
+    let hasty = ["--client-is-off", "--patience", "300ms"];
+    let missing = with(&[&hasty[..], &["--check"]].concat());
+    assert_eq!(missing.code, WOULD_BE_REFUSED, "{}{}", missing.out, missing.err);
+    // A stopped process may not even answer a handshake.
+    let silent = ["did not answer", "unreachable"].map(|word| missing.out.contains(word));
+    assert!(silent.contains(&true), "{}", missing.out);
+    let refused = with(&hasty);
+    assert!(
+        refused.code == 1 && refused.err.contains("cannot prove"),
+        "{}",
+        refused.err
+    );
+}
+
 #[test]
-fn whoever_comes_with_the_old_directory_is_told_who_restored_the_volume() {
+fn an_old_directory_is_refused_with_the_command_that_restored_the_volume() {
     let place = ReplicaFixture::new("word");
     let id = place.id();
     let mut writer = ReplicaWriter::start(&place);
@@ -112,8 +117,8 @@ fn whoever_comes_with_the_old_directory_is_told_who_restored_the_volume() {
     ];
     let restored = place.disk(&restore);
     assert_eq!(restored.code, 0, "{}{}", restored.out, restored.err);
-    // The restored volume has not served, but it is one: the original is told who made it, and its word is
-    // not taken.
+    // The restored volume has not been used, but it exists: the original is refused with the name of the
+    // command that restored it, and --newest is not accepted.
     for (arguments, needle) in [
         (vec!["recover", "db"], "netram volume restore on"),
         (vec!["recover", "db", "--newest"], "not the newest"),

@@ -20,7 +20,7 @@ const BLOCKS: u64 = 512;
 /// How long anything may take that is not itself under test.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Writes ever higher versions, one block after the other, and says each one that is complete.
+/// Writes ever higher versions, one block after the other, and reports each that is complete.
 #[test]
 #[ignore = "the process that the other tests kill"]
 fn writer() {
@@ -99,7 +99,7 @@ impl ReplicaWriter {
         }
     }
 
-    /// Lets it complete so many writes more.
+    /// Waits until it has completed this many more writes.
     pub(crate) fn go_on(&mut self, count: u64) {
         let mut left = count;
         while left > 0 {
@@ -114,7 +114,8 @@ impl ReplicaWriter {
         version.is_some()
     }
 
-    /// Kills it. Returns the last version that it had said, which it may say after this was decided.
+    /// Kills it. Returns the last version that it reported, also if the report came after the kill was
+    /// decided.
     fn kill(mut self) -> u64 {
         self.child.kill().unwrap();
         while let Some(Ok(line)) = self.lines.next() {
@@ -180,7 +181,7 @@ impl ReplicaFixture {
         }
     }
 
-    /// Stops the member where it stands, or lets it go on.
+    /// Stops the lender, or lets it go on.
     pub(crate) fn pause_member(&self, signal: Signal) {
         let pid = i32::try_from(self.member.id()).ok().and_then(Pid::from_raw);
         kill_process(pid.unwrap(), signal).unwrap();
@@ -247,7 +248,7 @@ impl ReplicaFixture {
         self.json(&["status", "db"])["id"].as_str().unwrap().to_owned()
     }
 
-    /// Every write that was said to be complete is there, or a later one.
+    /// Checks that every write reported as complete is there, or a later one.
     pub(crate) fn check(&self, path: &Path, done: u64) {
         let settings = VolumeSettings::load(&path.join("netram.toml")).unwrap();
         let (volume, _) = Volume::open_with(path, &settings).unwrap();
@@ -349,7 +350,7 @@ fn a_copy_is_taken_over_on_the_data_lenders_machine() {
 }
 
 #[test]
-fn a_flipped_bit_is_mended_by_a_scrub_and_a_forgotten_copy_is_made_anew() {
+fn a_flipped_bit_is_repaired_by_a_check_and_a_lost_copy_is_made_again() {
     let place = ReplicaFixture::new("flip");
     let mut writer = ReplicaWriter::start(&place);
     place.await_service(&mut writer);
@@ -399,7 +400,7 @@ fn a_flipped_bit_is_mended_by_a_scrub_and_a_forgotten_copy_is_made_anew() {
 
 /// The journal passes by many times while the copy is made anew.
 #[test]
-fn a_copy_is_made_anew_and_comes_into_service_while_its_client_writes_on() {
+fn a_copy_is_made_again_and_comes_into_service_while_its_client_writes() {
     let mut place = ReplicaFixture::new("anew");
     let mut writer = ReplicaWriter::start(&place);
     for round in 0..3 {
@@ -419,7 +420,7 @@ fn a_copy_is_made_anew_and_comes_into_service_while_its_client_writes_on() {
     place.check(&place.path("db"), done);
 }
 
-/// Copies a volume's directory, which nobody has open.
+/// Copies a volume's directory, which must not be open.
 fn copy_directory(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
@@ -433,7 +434,8 @@ fn copy_directory(from: &Path, to: &Path) {
     }
 }
 
-/// An old copy of the client's directory is put back, and has been opened so often that no epoch tells.
+/// An old copy of the client's directory is put back, and has been opened so often that its epoch is no
+/// lower.
 #[test]
 fn a_copy_that_has_more_than_its_client_is_overwritten_at_the_operators_word_only() {
     let place = ReplicaFixture::new("ahead");
@@ -459,7 +461,7 @@ fn a_copy_that_has_more_than_its_client_is_overwritten_at_the_operators_word_onl
         place.check(&place.path("db"), early);
     }
     std::fs::write(&settings, text).unwrap();
-    // The copy is left alone, and whoever asks is told what this is about.
+    // The copy is not changed, and the command is refused with the reason.
     for arguments in [&["resync", "db"][..], &["resync", "db", "--json"]] {
         let refused = place.disk(arguments);
         assert_ne!(refused.code, 0, "{}", refused.out);

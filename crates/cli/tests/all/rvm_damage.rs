@@ -9,7 +9,7 @@ use netram_proto::port::Durability;
 use netram_rvm::RestoreMode;
 
 #[test]
-fn damage_is_told_in_sentences_and_ends_in_code_1() {
+fn damage_is_reported_in_sentences_with_exit_code_1() {
     type Harm = fn(&RvmFixture);
     let cases: [(Harm, &str); 8] = [
         (
@@ -103,7 +103,7 @@ fn a_table_that_lags_behind_a_program_is_no_damage() {
     assert!(notes.contains("names segment 0"), "{notes}");
 }
 
-/// What stands behind the damage cannot be seen, so what can be seen is not what was committed.
+/// The log behind the damage cannot be read, so the readable part is not what was committed.
 #[test]
 fn nothing_of_a_damaged_log_passes_for_all_of_it() {
     type Harm = fn(&RvmFixture);
@@ -157,16 +157,16 @@ fn damage_of_a_log_in_use_is_a_note() {
     for command in ["log", "status", "check"] {
         let said = place.json(&[command, "bank.log"]);
         let notes = said["notes"].to_string();
-        assert!(notes.contains("look again"), "{command}: {said}");
+        assert!(notes.contains("check again"), "{command}: {said}");
     }
     let dumped = place.rvm(&["dump", "bank.log", "bank.data", "--length", "1"]);
     assert_eq!(dumped.code, 0, "{}", dumped.err);
-    assert!(dumped.err.contains("look again"), "{}", dumped.err);
+    assert!(dumped.err.contains("check again"), "{}", dumped.err);
     place.flip("bank.log", 8192 + 60);
 }
 
 #[test]
-fn old_values_that_only_the_file_has_are_told_as_such() {
+fn old_values_that_only_the_file_has_are_marked() {
     let place = RvmFixture::new();
     place.commit(&[(96, b"aaaaaaaa"), (96, b"bbbb")]);
     let history = &["log", "bank.log", "--segment", "0", "--range", "96+8"][..];
@@ -228,7 +228,7 @@ fn files_of_another_version_are_named_as_such() {
 }
 
 #[test]
-fn a_heap_is_accounted_for_and_damage_in_it_is_told() {
+fn a_heap_is_summarised_and_damage_in_it_is_reported() {
     let place = RvmFixture::new();
     let (opened, region) = place.open().take();
     let heap = netram_heap::Heap::format(&opened.memory, region).unwrap();
@@ -316,7 +316,7 @@ fn a_heap_too_large_to_be_looked_into_is_no_damage() {
     );
     assert_eq!(shown["trouble"], serde_json::Value::Null);
     let people = place.rvm(&["status", "bank.log"]);
-    assert!(people.out.contains("not looked into"), "{}", people.out);
+    assert!(people.out.contains("was not checked"), "{}", people.out);
 
     // One that is longer than its segment is damaged, however large.
     file.set_len((9 << 30) - 4096).unwrap();

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use crate::common::rvm::{RvmFixture, pattern};
 use crate::common::{LenderProcess, netram, run, start};
 use netram_proto::port::Durability;
-use netram_store::StoreSettings;
 use netram_store::loader::{self, HEADER_BYTES};
+use netram_store::{JournalSettings, StoreSettings};
 
 #[test]
-fn what_was_created_is_shown_and_whole() {
+fn a_created_log_is_shown_and_sound() {
     let place = RvmFixture::new();
     let shown = place.json(&["status", "bank.log"]);
     assert_eq!(shown["capacity"], 64 * 1024);
@@ -51,15 +51,15 @@ fn what_was_created_is_shown_and_whole() {
 }
 
 #[test]
-fn nothing_is_made_over_what_is_there() {
+fn an_existing_file_is_never_overwritten() {
     let place = RvmFixture::new();
     let before = place.contents();
     for (arguments, code, named) in [
-        (&["create", "bank.log"][..], 1, "exists already"),
+        (&["create", "bank.log"][..], 1, "already exists"),
         (
             &["create", "new.log", "--segment", "bank.data", "--size", "4096"],
             1,
-            "bank.data already",
+            "bank.data exists already",
         ),
         (
             &["create", "new.log", "--segment", "a", "--segment", "b"],
@@ -87,7 +87,7 @@ fn settings_are_shown_and_no_secret_with_them() {
     assert_eq!(run(["key", "create", place.path("k").to_str().unwrap()]).code, 0);
     fs::write(
         place.path("bank.log.toml"),
-        "lenders = [\"tcp://10.0.0.2:7420\"]\nkey-file = \"k\"\nmembers = 1\n",
+        "[journal]\nlenders = [\"tcp://10.0.0.2:7420\"]\nkey-file = \"k\"\nmembers = 1\n",
     )
     .unwrap();
     let shown = place.rvm(&["status", "bank.log"]);
@@ -111,7 +111,45 @@ fn settings_are_shown_and_no_secret_with_them() {
 }
 
 #[test]
-fn the_log_tells_what_changed_and_who_wrote_each_byte_last() {
+fn lenders_of_a_new_log_are_in_its_settings_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (log, key) = (path("bank.log"), path("key"));
+    assert_eq!(run(["key", "create", &key]).code, 0);
+    let create = |lender: &str, log: &str| {
+        let usual = ["rvm", "create", log, "--log-size", "1MiB", "--key-file", &key];
+        run(usual.into_iter().chain(["--lender", lender]))
+    };
+    let made = create("unix:/nowhere/a.sock", &log);
+    assert_eq!(made.code, 0, "{}", made.err);
+    assert!(
+        made.err
+            .contains("lender unix:/nowhere/a.sock does not count now"),
+        "{}",
+        made.err
+    );
+    let settings = fs::read_to_string(path("bank.log.toml")).unwrap();
+    for part in ["unix:/nowhere/a.sock", &key] {
+        assert!(settings.contains(part), "{settings}");
+    }
+    let none = run(["rvm", "create", &path("alone.log"), "--log-size", "1MiB"]);
+    assert!(
+        none.code == 0 && none.err.contains("commits wait for this disk"),
+        "{}",
+        none.err
+    );
+    let usual = ["rvm", "create", &path("other.log"), "--lender", "unix:/a"];
+    let refused = run(usual);
+    assert!(
+        refused.code == 1 && refused.err.contains("no cluster key"),
+        "{}",
+        refused.err
+    );
+    assert!(!directory.path().join("other.log").exists());
+}
+
+#[test]
+fn the_log_shows_changes_and_the_last_writer_of_each_byte() {
     let place = RvmFixture::new();
     place.commit(&[(0, b"first"), (100, b"aaaaaaaa"), (104, b"bbbb"), (102, b"cc")]);
     let all = place.json(&["log", "bank.log"]);
@@ -165,7 +203,7 @@ fn the_log_tells_what_changed_and_who_wrote_each_byte_last() {
 }
 
 #[test]
-fn a_dump_is_what_was_committed_and_changes_nothing() {
+fn a_dump_has_the_committed_bytes_and_changes_nothing() {
     let place = RvmFixture::new();
     place.commit(&[(0, b"in the log"), (4096, b"only"), (4098, b"newer")]);
     let file = fs::read(place.path("bank.data")).unwrap();
@@ -295,15 +333,18 @@ fn an_open_log_can_be_looked_at_and_not_changed() {
 }
 
 #[test]
-fn what_members_may_hold_is_said() {
+fn commits_that_only_lenders_may_hold_are_mentioned() {
     let place = RvmFixture::new();
     let lender = LenderProcess::start(
         "tools",
         &["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"],
     );
     let settings = StoreSettings {
-        lenders: vec![lender.address.parse().unwrap()],
-        insecure: true,
+        journal: JournalSettings {
+            lenders: vec![lender.address.parse().unwrap()],
+            insecure: true,
+            ..JournalSettings::default()
+        },
         ..StoreSettings::default()
     };
     let open = place.open_with(&settings);
@@ -336,11 +377,11 @@ fn a_log_grows_with_everything_in_it_and_does_not_shrink() {
     place.commit(&[(0, b"before"), (9000, b"growing")]);
     let smaller = place.rvm(&["grow", "bank.log", "--size", "32KiB"]);
     assert_eq!(smaller.code, 1);
-    assert!(smaller.err.contains("a log only grows"), "{}", smaller.err);
+    assert!(smaller.err.contains("a log cannot shrink"), "{}", smaller.err);
     let grown = place.rvm(&["grow", "bank.log", "--size", "1MiB"]);
     assert_eq!(grown.code, 0, "{}", grown.err);
     assert!(
-        grown.out.contains("1.0 MiB now; it had 64.0 KiB"),
+        grown.out.contains("now has 1.0 MiB; it had 64.0 KiB"),
         "{}",
         grown.out
     );
@@ -354,8 +395,8 @@ fn a_log_grows_with_everything_in_it_and_does_not_shrink() {
     assert!(open.region().read()[20_000..320_000] == large);
 }
 
-/// Growing writes the one place that says where records lie; whoever kills it must find the old log or the
-/// new one.
+/// Growing writes the one place that has the positions of records; killed at any moment, it leaves the old
+/// log or the new one.
 #[test]
 fn growing_can_be_killed_at_any_moment() {
     let place = RvmFixture::new();
@@ -392,10 +433,10 @@ fn growing_can_be_killed_at_any_moment() {
     assert!(Path::new(&place.path("bank.log")).metadata().unwrap().len() >= 8192 + size);
 }
 
-/// What C programs do with it is tested with them: `a_heap_made_by_its_tool_is_loaded_by_c` in
+/// The heap's use by C programs is tested with them: `a_heap_made_by_its_tool_is_loaded_by_c` in
 /// crates/bindings/librvm.
 #[test]
-fn a_heap_is_made_for_c_programs_and_nothing_over_what_is_there() {
+fn a_heap_is_made_for_c_programs_and_never_over_an_existing_file() {
     let place = RvmFixture::new();
     let heap = |segment: &str, address: &str| {
         place.rvm(&[

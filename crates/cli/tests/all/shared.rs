@@ -1,4 +1,4 @@
-//! `netram shared`: what an operator sees of a region that nobody serves, and of one that somebody has open.
+//! `netram shared`: an operator's view of a region that is not served, and of one that is open.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -41,7 +41,7 @@ fn write(store: &mut RegionStore) {
 }
 
 #[test]
-fn what_was_made_is_shown_and_whole() {
+fn a_created_region_is_shown_and_sound() {
     let place = SharedFixture::new();
     let made = place.made();
     assert_eq!(
@@ -67,7 +67,7 @@ fn what_was_made_is_shown_and_whole() {
     let (mut store, _) = RegionStore::open(&place.path("plan"), || ()).unwrap();
     write(&mut store);
     drop(forks_held);
-    // Somebody has it open: what is in the log only is seen too.
+    // A process has it open: bytes that are only in the log are shown too.
     let shown = place.json("status", "plan");
     assert_eq!(
         (&shown["served"], &shown["position"], &shown["locks_written"]),
@@ -89,7 +89,7 @@ fn what_was_made_is_shown_and_whole() {
 }
 
 #[test]
-fn damage_and_contradictions_are_told() {
+fn damage_and_contradictions_are_reported() {
     let place = SharedFixture::new();
     assert_eq!(place.made().code, 0);
     let table = fs::OpenOptions::new()
@@ -99,7 +99,7 @@ fn damage_and_contradictions_are_told() {
     // A position that no node's records make.
     table.write_all_at(&7_u64.to_le_bytes(), 512).unwrap();
     let forks_held = forks();
-    // The log, which says zero, is applied, and the file damaged again.
+    // The log, which has zeros there, is applied, and the file damaged again.
     let refused = RegionStore::open(&place.path("plan"), || ()).map(|(store, _)| store.close());
     drop(forks_held);
     assert!(
@@ -146,7 +146,7 @@ fn a_region_is_made_again_of_copies_only() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_nothing_is_made() {
+fn impossible_regions_are_refused_and_not_created() {
     let place = SharedFixture::new();
     let list = place.path("spans");
     for (text, named) in [

@@ -21,7 +21,7 @@ use netram_shared_machine::{LockId, LockMode, ToNode, ToServer};
 use netram_transport::{ClusterKey, NetAddress, Security};
 use serde_json::Value;
 
-/// A node, which has said nothing but that it joins.
+/// A node that has sent nothing but its request to join.
 fn joined(address: &NetAddress, view: View) -> Channel {
     let mut node = Channel::open(address, &Security::Insecure, PATIENCE).unwrap();
     let join: ToServer<Vec<u8>> = ToServer::Join(JoinRequest {
@@ -63,7 +63,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 fn a_region_is_served_shown_and_stopped() {
     let place = SharedFixture::new();
     assert_eq!(place.made().code, 0);
-    // The node that is played by hand says nothing more.
+    // The node that the test plays sends nothing more.
     let mut server = SharedServer::start(&place, "plan", &["--lease", "60s"]);
     let address = server.address.parse().unwrap();
     let _node = joined(&address, View::first(JournalId(5)));
@@ -101,31 +101,7 @@ fn a_region_is_served_shown_and_stopped() {
     for word in ["16 locks", "served at tcp://", "node 1 is live"] {
         assert!(people.out.contains(word), "{word}: {}", people.out);
     }
-    let lenders = run(["status", &server.address, "--insecure"]);
-    assert!(
-        lenders.code == 1 && lenders.out.contains("shared status"),
-        "{}",
-        lenders.out
-    );
-    let other = place.shared("serve", "plan", &["--insecure", "--listen", "tcp://127.0.0.1:0"]);
-    assert!(other.code == 1 && other.err.contains("serving"), "{}", other.err);
-    let nowhere = place.shared("serve", "plan", &["--insecure"]);
-    assert!(
-        nowhere.code == 2 && nowhere.err.contains("--listen"),
-        "{}",
-        nowhere.err
-    );
-    for (node, sentence) in [
-        ("1", "node 1 (desk) is live: nothing"),
-        ("9", "there is no node 9"),
-    ] {
-        let refused = place.shared("accept-loss", "plan", &["--node", node]);
-        assert!(
-            refused.code == 1 && refused.err.contains(sentence),
-            "{}",
-            refused.err
-        );
-    }
+    refuses_what_makes_no_sense(&place, &server);
     let pid = rustix::process::Pid::from_child(&server.child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(server.child.wait().unwrap().success());
@@ -148,8 +124,37 @@ fn a_region_is_served_shown_and_stopped() {
     );
 }
 
+/// Commands that make no sense beside a region that is served are refused with the reason.
+fn refuses_what_makes_no_sense(place: &SharedFixture, server: &SharedServer) {
+    let lenders = run(["lender", "status", &server.address, "--insecure"]);
+    assert!(
+        lenders.code == 1 && lenders.out.contains("shared status"),
+        "{}",
+        lenders.out
+    );
+    let other = place.shared("serve", "plan", &["--insecure", "--listen", "tcp://127.0.0.1:0"]);
+    assert!(other.code == 1 && other.err.contains("serving"), "{}", other.err);
+    let nowhere = place.shared("serve", "plan", &["--insecure"]);
+    assert!(
+        nowhere.code == 2 && nowhere.err.contains("--listen"),
+        "{}",
+        nowhere.err
+    );
+    for (node, sentence) in [
+        ("1", "node 1 (desk) is live: there is nothing"),
+        ("9", "there is no node 9"),
+    ] {
+        let refused = place.shared("accept-loss", "plan", &["--node", node]);
+        assert!(
+            refused.code == 1 && refused.err.contains(sentence),
+            "{}",
+            refused.err
+        );
+    }
+}
+
 #[test]
-fn a_status_that_cannot_be_had_says_what_to_do() {
+fn a_status_that_cannot_be_read_is_an_error_with_a_remedy() {
     let place = SharedFixture::new();
     let key = place.path("key");
     let (right, wrong) = (ClusterKey::generate(), place.path("other"));
@@ -216,7 +221,7 @@ fn a_status_that_cannot_be_had_says_what_to_do() {
     );
 }
 
-/// A server that answers with whatever it likes.
+/// A server that answers with these bytes.
 struct Liar(Vec<u8>);
 
 impl SessionHandler for Liar {
@@ -273,7 +278,7 @@ fn whatever_a_server_says_a_terminal_only_shows_it() {
 }
 
 #[test]
-fn what_a_lost_lender_had_is_shown_afar_and_given_up_on_the_spot() {
+fn a_lost_lenders_records_are_shown_from_afar_and_given_up_on_the_server() {
     let place = SharedFixture::new();
     assert_eq!(place.made().code, 0);
     let server = SharedServer::start(&place, "plan", &["--lease", "300ms"]);
@@ -319,7 +324,7 @@ fn what_a_lost_lender_had_is_shown_afar_and_given_up_on_the_spot() {
     );
     assert_eq!(json(&[])["accepted"], true);
     until("it is gone, and that is written down", || {
-        afar().contains("node 1 is gone with record 0")
+        afar().contains("node 1 ended with record 0")
     });
 }
 

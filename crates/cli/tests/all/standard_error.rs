@@ -1,4 +1,4 @@
-//! Services whose standard error takes nothing go on, and end when they are told to (cases 27, 28 and 29).
+//! Services whose standard error is full go on, and end when they are asked to (cases 27, 28 and 29).
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, PipeReader, Write, pipe};
@@ -10,18 +10,18 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{finish, netram, start};
 
-/// What a pipe takes before whoever writes to it has to wait.
+/// Bytes that fit into a pipe before its writer has to wait.
 const PIPE_BYTES: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What becomes of a line on standard error.
+/// State of the other end of standard error.
 #[derive(Clone, Copy, Debug)]
 enum Error {
-    /// Nobody reads it any more.
+    /// The reader is gone.
     Gone,
     /// The disk is full.
     Full,
-    /// The pipe is full, and nobody will read it.
+    /// The pipe is full and is never read.
     Unread,
 }
 
@@ -134,7 +134,7 @@ fn lender(directory: &Path, name: &str) -> Command {
     command
 }
 
-/// A client that comes and goes often enough to fill a queue of log lines; each must be answered.
+/// Connects a client often enough to fill a queue of log lines; each must be answered.
 fn come_and_go(address: &str, times: usize) {
     for _ in 0..times {
         let ran = finish(netram().args(["lender", "status", "--insecure", "--timeout", "20s", address]));
@@ -157,7 +157,7 @@ fn a_lender_serves_on_whatever_becomes_of_its_log() {
 /// The lender's standard output is a pipe that was full before it began, as where a supervisor that hangs
 /// starts it anew.
 #[test]
-fn a_lender_serves_whoever_does_not_read_that_it_is_ready() {
+fn a_lender_serves_although_its_output_is_not_read() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let address = format!("unix:{}", directory.path().join("a").display());
     let (out, _reader) = Error::Unread.stream();
@@ -179,7 +179,7 @@ fn a_lender_serves_whoever_does_not_read_that_it_is_ready() {
 }
 
 #[test]
-fn a_volume_is_served_on_when_its_lender_is_lost_and_nobody_hears_of_it() {
+fn a_volume_is_served_after_its_lender_is_lost_although_the_log_is_not_read() {
     for error in [Error::Gone, Error::Full, Error::Unread] {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let lender = lend(directory.path(), "a", Error::Full);

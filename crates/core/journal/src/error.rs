@@ -46,7 +46,7 @@ pub enum JournalDeleteError {
     /// region.
     #[error(
         "{path} does not belong to the journal, so nothing was deleted. First give up what the journal is part of \
-         (`netram recover` for a mounted directory, `netram shared merge` for a node), or move your own file elsewhere"
+         (`netram mount recover` for a mounted directory, `netram shared merge` for a node), or move your own file elsewhere"
     )]
     Foreign {
         /// The first such file.

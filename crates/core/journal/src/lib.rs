@@ -8,7 +8,9 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`config`] | settings of a journal |
+//! | [`config`] | what a journal is opened with |
+//! | [`settings`] | the same, from a settings file and the environment |
+//! | [`durable`] | files that are complete or absent after a crash |
 //! | [`paths`] | a journal's files: names, creation, lock |
 //! | [`mod@file`] | a real file behind `proto`'s file trait |
 //! | `sys` | the ring, mapped twice so that no record wraps (the crate's only unsafe module) |
@@ -36,6 +38,7 @@ mod copy;
 mod core;
 mod delete;
 mod disk;
+pub mod durable;
 pub mod error;
 pub mod fenced_journal;
 pub mod file;
@@ -52,6 +55,7 @@ pub mod paths;
 pub mod reason;
 mod records;
 pub mod seal;
+pub mod settings;
 mod sys;
 
 pub use config::{JournalConfig, MulticastOptions, NewestClaim, ReplicaOrigin};
@@ -67,3 +71,4 @@ pub use open::{GrowReport, JournalRecovery, OpenCheck, claim_note};
 pub use orphan::OrphanJournal;
 pub use paths::{JournalLayout, JournalLock, JournalPaths};
 pub use reason::{LinkFailure, QuorumError, UncountedReason, UnreachableLenders};
+pub use settings::{JournalSettings, SettingsError, SettingsFile};

@@ -165,7 +165,7 @@ impl fmt::Display for UncountedReason {
             UncountedReason::Stopping => out.write_str("it is stopping"),
             UncountedReason::Joining => out.write_str("it is receiving the log's records"),
             UncountedReason::OneDomain => out.write_str(
-                "it shares a power domain with this machine or the members: set its domain with `netram lend --domain`",
+                "it shares a power domain with this machine or the members: set its domain with `netram lender serve --domain`",
             ),
             UncountedReason::Spare => out.write_str("a spare: enough others are members"),
         }
@@ -210,7 +210,7 @@ fn refusal(out: &mut fmt::Formatter<'_>, refused: LenderRefusal) -> fmt::Result 
     match why {
         RefusalReason::NoRoom => write!(
             out,
-            "no room: it has {limit} bytes free, and {asked} are asked for; give it more with `netram lend --memory`, or \
+            "no room: it has {limit} bytes free, and {asked} are asked for; give it more with `netram lender serve --memory`, or \
              make the log smaller"
         ),
         RefusalReason::OverQuota => write!(
@@ -219,7 +219,7 @@ fn refusal(out: &mut fmt::Formatter<'_>, refused: LenderRefusal) -> fmt::Result 
         ),
         RefusalReason::TooManyJournals => write!(
             out,
-            "no slot: it holds {limit} journals, and takes no more; `netram status` names them"
+            "no slot: it holds {limit} journals, and takes no more; `netram lender status` names them"
         ),
         RefusalReason::DataOnly => {
             out.write_str("it takes data sessions only at this address: name another of its addresses")

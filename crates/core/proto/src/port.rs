@@ -277,7 +277,7 @@ impl fmt::Display for LogError {
             LogError::Corrupt(lsn) => {
                 write!(
                     out,
-                    "the record at LSN {lsn} is damaged although it was on the disk; run `netram journal verify`"
+                    "the record at LSN {lsn} is damaged although it was on the disk; run `netram journal check`"
                 )
             }
             LogError::OutOfRange(lsn) => write!(

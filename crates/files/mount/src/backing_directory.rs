@@ -22,7 +22,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use netram_store::durable;
+use netram_journal::durable;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
 const PRIVATE_DIR: &str = ".netram";

@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use netram_files::CatalogStore;
+use netram_journal::durable;
 use netram_proto::port::IoError;
-use netram_store::durable;
 
 /// The file that stores the catalog.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl CatalogStore for CatalogFile {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(io_error_of(error)),
-            Ok(()) => durable::sync(self.path.parent().unwrap_or(Path::new("."))).map_err(io_error_of),
+            Ok(()) => durable::sync(durable::directory_of(&self.path)).map_err(io_error_of),
         }
     }
 }

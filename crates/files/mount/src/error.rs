@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use netram_files::{CheckpointError, DirectoryOpenError};
 use netram_journal::JournalOpenError as JournalError;
-use netram_store::{StoreError, StoreSettingsError};
+use netram_journal::settings::SettingsError;
 
 use crate::backing_directory::BackingDirectoryError;
 use crate::stamp::StaleJournal;
@@ -62,12 +62,9 @@ pub enum MountError {
     /// The journal could not be created.
     #[error(transparent)]
     Create(#[from] netram_journal::JournalCreateError),
-    /// The settings do not describe a usable store of journals.
-    #[error(transparent)]
-    Store(#[from] StoreError),
     /// The settings file is invalid.
     #[error(transparent)]
-    Settings(#[from] StoreSettingsError),
+    Settings(#[from] SettingsError),
     /// The journal could not be opened.
     #[error(transparent)]
     Journal(#[from] JournalError),

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use netram_files::{ChangeError, DirectoryOpenError, DirectoryRecovery, DirectoryStatus, JournaledDirectory};
+use netram_journal::settings::JournalSettings;
 use netram_journal::{Journal, JournalLayout, JournalPaths};
 use netram_proto::planted::FaultSwitch;
 use netram_proto::port::Durability;
-use netram_store::Store;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount as unmount_at};
 
@@ -394,7 +394,7 @@ fn take_directory(
     asked: MountOptions,
 ) -> Result<(MountState, DirectoryRecovery), MountError> {
     are_apart(dir, journal)?;
-    let mut settings = Store::at(journal).settings()?;
+    let mut settings = JournalSettings::of(&JournalPaths::at(journal))?;
     settings.accept_loss |= asked.accept_loss;
     let loss_accepted = settings.accept_loss;
     let mut config = settings.journal_config()?;

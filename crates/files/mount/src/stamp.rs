@@ -21,10 +21,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use netram_journal::durable;
 use netram_journal::{Journal, JournalInspector};
 use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::wire::{ByteReader, crc32c};
-use netram_store::durable;
 
 const MAGIC: &[u8; 8] = b"NETRAMST";
 const CRC_AT: usize = 40;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use netram_journal::settings::{JournalSettings, SettingsError};
 use netram_journal::{
     ForkMark, Journal, JournalConfig, JournalLock, JournalOpenError as JournalError, QuorumError,
 };
@@ -16,7 +17,6 @@ use netram_sqlite_machine::{
     DatabaseRecoverError, DatabaseRecovery, DatabaseWriter, DatabaseWriterError, FileContents, FileRole,
     JournalSlots, PROCESS_SLOTS, SharedIndex, SyncMedium, recover,
 };
-use netram_store::{StoreSettings, StoreSettingsError};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::database_disk::{DatabaseDisk, FileLock, lock_file, try_lock, wait_for_lock};
@@ -44,7 +44,7 @@ pub enum DatabaseOpenError {
     State(#[from] DatabaseStateError),
     /// The settings are invalid.
     #[error(transparent)]
-    Settings(#[from] StoreSettingsError),
+    Settings(#[from] SettingsError),
     /// A journal could not be recovered, for example because a lender is missing.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -371,11 +371,11 @@ impl JournalSlots for JournalDirs<'_> {
 }
 
 /// Settings from the file beside the database; environment variables take precedence.
-pub(crate) fn settings(place: &DatabasePaths) -> Result<StoreSettings, DatabaseOpenError> {
+pub(crate) fn settings(place: &DatabasePaths) -> Result<JournalSettings, DatabaseOpenError> {
     let file = place.settings();
     let settings = match file.exists() {
-        true => StoreSettings::load(&file)?,
-        false => StoreSettings::default(),
+        true => JournalSettings::load(&file)?,
+        false => JournalSettings::default(),
     };
     Ok(settings.with_environment(&|name| std::env::var(name).ok())?)
 }

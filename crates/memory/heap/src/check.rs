@@ -60,15 +60,15 @@ pub(crate) fn inspect_in<B: HeapBytes + ?Sized>(
     origin: u64,
 ) -> Result<HeapReport, HeapOpenError> {
     let geometry = header(bytes, room)?.counted_from(origin);
-    let place = |page| geometry.pointer(page_at(page));
+    let pointer = |page| geometry.pointer(page_at(page));
     let mut report = HeapReport {
         bytes: geometry.bytes(),
         ..HeapReport::default()
     };
     let mut runs = Vec::new();
     scan(bytes, geometry, &mut |found| match found {
-        ScanItem::Free { page, pages } => report.free.push((place(page), page_at(pages))),
-        ScanItem::Extent { page, pages } => report.blocks.push((place(page), page_at(pages))),
+        ScanItem::Free { page, pages } => report.free.push((pointer(page), page_at(pages))),
+        ScanItem::Extent { page, pages } => report.blocks.push((pointer(page), page_at(pages))),
         ScanItem::Run { page, class } => runs.push((page, class)),
     })?;
     for (page, class) in &runs {
@@ -82,7 +82,7 @@ pub(crate) fn inspect_in<B: HeapBytes + ?Sized>(
             .iter()
             .enumerate()
             .filter(|(_, state)| **state == SLOT_TAKEN);
-        let blocks = taken.map(|(slot, _)| (place(*page) + run.slot_at(slot as u32), u64::from(run.bytes)));
+        let blocks = taken.map(|(slot, _)| (pointer(*page) + run.slot_at(slot as u32), u64::from(run.bytes)));
         report.blocks.extend(blocks);
     }
     report.runs = runs.len() as u64;

@@ -19,11 +19,11 @@ pub(crate) struct RegionSlice {
 
 impl RegionSlice {
     /// `length` bytes of the region from `start`, clipped at the region's end.
-    pub(crate) fn new(holder: RegionOwner, start: usize, length: usize) -> RegionSlice {
-        let room = (*holder).as_ref().len();
+    pub(crate) fn new(owner: RegionOwner, start: usize, length: usize) -> RegionSlice {
+        let room = (*owner).as_ref().len();
         let start = start.min(room);
         RegionSlice {
-            owner: holder,
+            owner,
             start,
             length: length.min(room - start),
         }

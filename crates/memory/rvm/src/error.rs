@@ -155,7 +155,7 @@ pub enum TruncateError {
     #[error("lazy commits could not be logged before truncation: {0}")]
     Append(AppendError),
     /// A record has a valid checksum but does not decode as a transaction.
-    #[error("the record at LSN {lsn} is damaged: {cause}; run `netram journal recover --check`")]
+    #[error("the record at LSN {lsn} is damaged: {cause}; run `netram journal check`")]
     Damaged {
         /// Where the record begins.
         lsn: Lsn,

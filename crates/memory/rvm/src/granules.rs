@@ -118,7 +118,7 @@ impl Granules {
         let (mut first, mut last) = (end, offset);
         let mut at = offset;
         while at < end {
-            let place = if at / PAGE_BYTES == offset / PAGE_BYTES {
+            let index = if at / PAGE_BYTES == offset / PAGE_BYTES {
                 low
             } else {
                 high
@@ -126,7 +126,7 @@ impl Granules {
             let granule = at % PAGE_BYTES / GRANULE_BYTES;
             let count = (64 - granule % 64).min((end - at) / GRANULE_BYTES);
             let mask = (u64::MAX >> (64 - count)) << (granule % 64);
-            let word = &mut self.pages[place].bits[granule as usize / 64];
+            let word = &mut self.pages[index].bits[granule as usize / 64];
             let new = mask & !*word;
             *word |= mask;
             if new != 0 {
@@ -153,7 +153,7 @@ impl Granules {
         }
         let mask = self.table.len() - 1;
         let mut slot = hash(key) & mask;
-        let place = loop {
+        let index = loop {
             match self.table[slot] {
                 FREE if self.pages.len() >= PAGES_MAX => return None,
                 FREE => {
@@ -164,12 +164,12 @@ impl Granules {
                     });
                     break self.pages.len() - 1;
                 }
-                place if self.pages[place as usize].key == key => break place as usize,
+                index if self.pages[index as usize].key == key => break index as usize,
                 _ => slot = (slot + 1) & mask,
             }
         };
-        self.recent = (key, place);
-        Some(place)
+        self.recent = (key, index);
+        Some(index)
     }
 
     fn grow(&mut self) {
@@ -177,12 +177,12 @@ impl Granules {
         self.stale = false;
         self.table.clear();
         self.table.resize(size, FREE);
-        for (place, page) in self.pages.iter().enumerate() {
+        for (index, page) in self.pages.iter().enumerate() {
             let mut slot = hash(page.key) & (size - 1);
             while self.table[slot] != FREE {
                 slot = (slot + 1) & (size - 1);
             }
-            self.table[slot] = place as u32;
+            self.table[slot] = index as u32;
         }
     }
 
@@ -257,10 +257,10 @@ mod tests {
 
     /// Clustered ranges, so that they touch, over several pages and regions.
     fn declared() -> impl Strategy<Value = Vec<(u32, u64, u32)>> {
-        let place = prop_oneof![0u64..40, 500u64..530, 1000u64..3000];
+        let granule = prop_oneof![0u64..40, 500u64..530, 1000u64..3000];
         let length = prop_oneof![1u32..4, 60u32..70, 1000u32..1025];
-        proptest::collection::vec((0u32..3, place, length), 0..60).prop_map(|ranges| {
-            let bytes = |(region, place, length)| (region, place * 4, length * 4);
+        proptest::collection::vec((0u32..3, granule, length), 0..60).prop_map(|ranges| {
+            let bytes = |(region, granule, length)| (region, granule * 4, length * 4);
             ranges.into_iter().map(bytes).collect()
         })
     }

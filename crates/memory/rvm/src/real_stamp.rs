@@ -53,11 +53,11 @@ pub(crate) fn leave(file: &StdFile, path: &str, stamp: &SegmentStamp) -> Result<
 }
 
 fn leave_beside(path: &str, stamp: &SegmentStamp) -> Result<bool, IoError> {
-    let (place, new) = (format!("{path}{BESIDE}"), format!("{path}{BESIDE}.new"));
+    let (beside, new) = (format!("{path}{BESIDE}"), format!("{path}{BESIDE}.new"));
     let written = StdFile::create(&new).and_then(|mut file| {
         file.write_all(&encode(stamp))?;
         file.sync_all()?;
-        fs::rename(&new, &place)
+        fs::rename(&new, &beside)
     });
     if let Err(error) = written {
         let _ = fs::remove_file(&new);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use netram_lender::{Lender, LenderConfig};
 use netram_proto::port::Durability;
 use netram_rvm::{RestoreMode, SegmentAllocation};
-use netram_store::{JournalLayout, Store, StoreSettings};
+use netram_store::{JournalLayout, JournalSettings, Store, StoreSettings};
 use netram_transport::Security;
 
 /// Large enough that no run fills it, so that truncation can be avoided.
@@ -46,15 +46,18 @@ struct Measured {
 
 fn measure(directory: &Path, socket: &str, run: &Run) -> Result<Measured, Box<dyn std::error::Error>> {
     let directory = tempfile::tempdir_in(directory)?;
-    let home = Store::create(&directory.path().join("log"), JournalLayout::Beside, LOG_BYTES)?;
+    let store = Store::create(&directory.path().join("log"), JournalLayout::Beside, LOG_BYTES)?;
     let lenders = match run.durability {
         Durability::Disk => Vec::new(),
         _ => vec![socket.parse()?],
     };
-    let opened = home.open(&StoreSettings {
-        insecure: !lenders.is_empty(),
-        lenders,
-        one_domain: true,
+    let opened = store.open(&StoreSettings {
+        journal: JournalSettings {
+            insecure: !lenders.is_empty(),
+            lenders,
+            one_domain: true,
+            ..JournalSettings::default()
+        },
         truncation_threshold_percent: Some(run.threshold),
         ..StoreSettings::default()
     })?;

@@ -17,14 +17,12 @@
 //!
 //! | module | does |
 //! |---|---|
-//! | [`durable`] | writing files atomically |
 //! | [`heap`] | a segment with a heap for C programs |
 //! | [`store`] | the files: creating and opening them |
 //! | [`loader`] | the header page from which C programs get the addresses of a segment's regions |
 //! | [`settings`] | the settings: file and environment |
 #![forbid(unsafe_code)]
 
-pub mod durable;
 pub mod heap;
 pub mod loader;
 mod open_store;
@@ -32,10 +30,11 @@ pub mod settings;
 pub mod store;
 
 pub use netram_journal::JournalLayout;
+pub use netram_journal::settings::{JournalSettings, SettingsError};
 pub use netram_proto::port::Durability;
 pub use netram_rvm::{Region, RestoreMode, RvmCommitError, SegmentAllocation};
 pub use open_store::SegmentMapError;
-pub use settings::{StoreSettings, StoreSettingsError};
+pub use settings::StoreSettings;
 pub use store::{JournaledRvm, JournaledTransaction, OpenStore, Store, StoreError};
 
 // Compiles the README's program as a test.

@@ -9,7 +9,9 @@ use netram_journal::{
 use netram_proto::port::{IoError, RecordLog};
 use netram_rvm::{RealStorage, Region, RelocateError, RelocatedSegment, Rvm, SegmentError, relocate};
 
-use crate::settings::{StoreSettings, StoreSettingsError};
+use netram_journal::settings::SettingsError;
+
+use crate::settings::StoreSettings;
 
 /// Recoverable memory over a journal and real files.
 pub type JournaledRvm = Rvm<Journal, RealStorage>;
@@ -39,7 +41,7 @@ pub enum StoreError {
     Create(#[from] JournalCreateError),
     /// The settings are invalid.
     #[error("{0}")]
-    Settings(#[from] StoreSettingsError),
+    Settings(#[from] SettingsError),
     /// The journal could not be opened or recovered.
     #[error("{0}")]
     Journal(#[from] JournalOpenError),
@@ -81,12 +83,12 @@ impl Store {
     /// The store at `path`: a directory, or a log file with the other files beside it.
     pub fn at(path: &Path) -> Store {
         let found = JournalPaths::at(path);
-        let place = match path.is_dir() {
+        let paths = match path.is_dir() {
             true => found,
             // A path at which nothing exists is taken for a log file.
             false => JournalPaths::of(path, JournalLayout::Beside),
         };
-        Store { paths: place }
+        Store { paths }
     }
 
     /// Creates a store with a log of `log_bytes`, rounded up to whole pages.
@@ -98,16 +100,16 @@ impl Store {
     /// [`StoreError::Create`] if the log exists or cannot be created; [`StoreError::Name`] or
     /// [`StoreError::Table`] for the table.
     pub fn create(path: &Path, layout: JournalLayout, log_bytes: u64) -> Result<Store, StoreError> {
-        let place = JournalPaths::of(path, layout);
+        let paths = JournalPaths::of(path, layout);
         // Checked before anything is created: otherwise a log would exist that cannot have a table.
-        text(&place.table())?;
-        place.create(log_bytes)?;
-        let home = Store { paths: place };
-        if let Err(error) = home.create_table() {
-            home.discard();
+        text(&paths.table())?;
+        paths.create(log_bytes)?;
+        let store = Store { paths };
+        if let Err(error) = store.create_table() {
+            store.discard();
             return Err(error);
         }
-        Ok(home)
+        Ok(store)
     }
 
     /// Removes a store that was just created and never opened, so that it can be created again.

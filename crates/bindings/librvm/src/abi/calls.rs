@@ -96,8 +96,8 @@ extern "C" fn rvm_map(region: *mut RegionRecord, options: *const OptionsRecord) 
         LIBRARY.ready()?;
         let mut wanted = record(region).ok_or_else(no_region)?;
         let choices = choices_if_any(options)?;
-        let wish = map_request(&wanted)?;
-        let got = LIBRARY.map(&wish, choices)?;
+        let request = map_request(&wanted)?;
+        let got = LIBRARY.map(&request, choices)?;
         wanted.offset = OffsetRecord {
             high: 0,
             low: got.offset,

@@ -137,9 +137,9 @@ fn lenders(options: &FarOptions) -> Result<Vec<NetAddress>, CallFailure> {
         .map(|at| {
             // SAFETY: the array is neither NULL nor misaligned, and the header requires this many names in
             // it.
-            let place = unsafe { options.lenders.add(at) };
+            let element = unsafe { options.lenders.add(at) };
             // SAFETY: as above.
-            let lender: *const c_char = unsafe { place.read() };
+            let lender: *const c_char = unsafe { element.read() };
             let lender = text(lender, "lenders")?.ok_or_else(|| wrong(format!("lender {at} is NULL")))?;
             lender
                 .parse()

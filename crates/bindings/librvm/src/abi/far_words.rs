@@ -28,8 +28,8 @@ extern "C" fn rvm_far_gather(
 ) -> c_int {
     guarded(|| {
         let into = Array::of(into, size, count)?;
-        let place = listed(indices, into.count)?;
-        gather(far, memory, &into, &place)
+        let index_of = listed(indices, into.count)?;
+        gather(far, memory, &into, &index_of)
     })
 }
 
@@ -57,8 +57,8 @@ extern "C" fn rvm_far_scatter(
 ) -> c_int {
     guarded(|| {
         let values = Array::of(values.cast_mut(), size, count)?;
-        let place = listed(indices, values.count)?;
-        scatter(far, memory, &values, &place)
+        let index_of = listed(indices, values.count)?;
+        scatter(far, memory, &values, &index_of)
     })
 }
 
@@ -82,10 +82,10 @@ fn gather(
     far: Opaque,
     memory: *const c_void,
     into: &Array,
-    place: &dyn Fn(usize) -> Option<u64>,
+    index_of: &dyn Fn(usize) -> Option<u64>,
 ) -> Result<(), CallFailure> {
     FARS.ready()?;
-    FARS.gather(&into.elements(far, memory, place)?, |first, bytes| {
+    FARS.gather(&into.elements(far, memory, index_of)?, |first, bytes| {
         into.fill(first, bytes)
     })
 }
@@ -94,10 +94,10 @@ fn scatter(
     far: Opaque,
     memory: *const c_void,
     values: &Array,
-    place: &dyn Fn(usize) -> Option<u64>,
+    index_of: &dyn Fn(usize) -> Option<u64>,
 ) -> Result<(), CallFailure> {
     FARS.ready()?;
-    FARS.scatter(&values.elements(far, memory, place)?, |first, bytes| {
+    FARS.scatter(&values.elements(far, memory, index_of)?, |first, bytes| {
         values.copy(first, bytes)
     })
 }
@@ -113,9 +113,9 @@ fn listed(indices: *const Length, count: usize) -> Result<impl Fn(usize) -> Opti
     Ok(move |which: usize| {
         assert!(which < count);
         // SAFETY: the array is neither NULL nor misaligned, and the header requires `count` numbers in it.
-        let place = unsafe { indices.add(which) };
+        let element = unsafe { indices.add(which) };
         // SAFETY: as above.
-        Some(unsafe { place.read() })
+        Some(unsafe { element.read() })
     })
 }
 
@@ -143,30 +143,30 @@ impl Array {
         &self,
         far: Opaque,
         memory: *const c_void,
-        place: &'a dyn Fn(usize) -> Option<u64>,
+        index_of: &'a dyn Fn(usize) -> Option<u64>,
     ) -> Result<FarElements<'a>, CallFailure> {
         Ok(FarElements {
             far: handle(far)?,
             address: memory.addr(),
             size: self.size,
             count: self.count,
-            index_of: place,
+            index_of,
         })
     }
 
     /// Copies elements into the array, from element `first` on.
     fn fill(&self, first: usize, bytes: &[u8]) {
-        let place = self.address_of(first, bytes.len());
+        let target = self.address_of(first, bytes.len());
         // SAFETY: the header requires `count` elements that may be written, and these are among them. The
         // bytes are a copy of our own.
-        unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+        unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 
     /// Copies elements out of the array, from element `first` on.
     fn copy(&self, first: usize, bytes: &mut [u8]) {
-        let place = self.address_of(first, bytes.len());
+        let source = self.address_of(first, bytes.len());
         // SAFETY: the header requires `count` elements, and these are among them. The buffer is our own.
-        unsafe { place.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) }
+        unsafe { source.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) }
     }
 
     fn address_of(&self, first: usize, bytes: usize) -> *mut u8 {

@@ -48,12 +48,12 @@ pub(crate) fn map_over(
     path: &str,
     offset: u64,
     length: u64,
-    place: RegisteredSpan,
+    span: RegisteredSpan,
 ) -> Result<Region, MapError> {
     // SAFETY: `RegisteredSpan` proves that the program registered all these pages, and so stated that they
     // are its own and that a region may replace them. The caller, which holds `setup`, has checked that no
     // region uses them.
-    unsafe { memory.map_over(path, offset, length, place.start()) }
+    unsafe { memory.map_over(path, offset, length, span.start()) }
 }
 
 #[unsafe(no_mangle)]

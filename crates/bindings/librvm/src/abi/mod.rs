@@ -120,8 +120,8 @@ pub(crate) fn is_version(pointer: *const c_char, version: &CStr) -> bool {
     assert!(wanted.len() <= VERSION_BYTES_MAX);
     wanted.iter().enumerate().all(|(at, byte)| {
         // SAFETY: every earlier byte was equal and not the terminating zero, so the string continues here.
-        let place = unsafe { pointer.add(at) };
+        let byte_at = unsafe { pointer.add(at) };
         // SAFETY: as above.
-        unsafe { place.read() as u8 == *byte }
+        unsafe { byte_at.read() as u8 == *byte }
     })
 }

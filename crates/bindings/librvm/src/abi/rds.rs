@@ -240,8 +240,8 @@ extern "C" fn rds_fake_free(address: *mut c_void, list: *mut IntentionList) -> c
         let mut intentions = unsafe { list.read() };
         grow(&mut intentions)?;
         // SAFETY: `grow` ensured that the table has room for one more.
-        let place = unsafe { intentions.table.add(intentions.count as usize) };
-        put(place, address);
+        let element = unsafe { intentions.table.add(intentions.count as usize) };
+        put(element, address);
         intentions.count += 1;
         put(list, intentions);
         Ok(())

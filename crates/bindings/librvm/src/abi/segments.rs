@@ -137,8 +137,8 @@ fn read_definitions(
 fn write_definitions(array: *mut RegionDefRecord, definitions: &[RegionDefinition]) {
     for (index, definition) in definitions.iter().enumerate() {
         // SAFETY: the same number was read from there.
-        let place = unsafe { array.add(index) };
-        put(place, to_record(definition));
+        let element = unsafe { array.add(index) };
+        put(element, to_record(definition));
     }
 }
 

@@ -96,9 +96,9 @@ impl FarElements<'_> {
 
     fn index(&self, which: usize, length: usize) -> Result<usize, CallFailure> {
         match (self.index_of)(which) {
-            Some(place) if place < length as u64 => Ok(place as usize),
-            Some(place) => Err(wrong(format!(
-                "element {place} is out of range: there are {length}"
+            Some(index) if index < length as u64 => Ok(index as usize),
+            Some(index) => Err(wrong(format!(
+                "element {index} is out of range: there are {length}"
             ))),
             None => Err(wrong(format!(
                 "the index of item {which} is too large: there are {length} elements"

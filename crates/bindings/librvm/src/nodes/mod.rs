@@ -249,17 +249,17 @@ pub(crate) fn check_alive(node: &Node) -> Result<(), CallFailure> {
 
 /// The span that a lock covers.
 pub(crate) fn span_of(node: &Node, lock: u32) -> Result<&Span, CallFailure> {
-    let place = node.spans().find(LockId(lock));
-    place
-        .map(|place| node.spans().at(place))
+    let index = node.spans().find(LockId(lock));
+    index
+        .map(|index| node.spans().at(index))
         .ok_or_else(|| refusal::no_lock(lock))
 }
 
 /// The span at an index in the order of addresses.
-pub(crate) fn nth_span(node: &Node, place: u64) -> Result<&Span, CallFailure> {
+pub(crate) fn nth_span(node: &Node, index: u64) -> Result<&Span, CallFailure> {
     let spans = node.spans();
-    let place = usize::try_from(place).ok().filter(|place| *place < spans.len());
-    let span = place.and_then(|place| spans.iter().nth(place));
+    let index = usize::try_from(index).ok().filter(|index| *index < spans.len());
+    let span = index.and_then(|index| spans.iter().nth(index));
     span.ok_or_else(|| {
         CallFailure::new(
             ReturnCode::Range,
@@ -269,10 +269,10 @@ pub(crate) fn nth_span(node: &Node, place: u64) -> Result<&Span, CallFailure> {
 }
 
 /// Description of a journal that an earlier process left, and why it is still there.
-pub(crate) fn left_behind(node: &Node, place: u64) -> Result<String, CallFailure> {
+pub(crate) fn left_behind(node: &Node, index: u64) -> Result<String, CallFailure> {
     let left = node.orphans();
-    let place = usize::try_from(place).ok();
-    let found = place.and_then(|place| left.get(place)).ok_or_else(|| {
+    let index = usize::try_from(index).ok();
+    let found = index.and_then(|index| left.get(index)).ok_or_else(|| {
         CallFailure::new(
             ReturnCode::Range,
             format!("{} journals are left behind, counted from 0", left.len()),

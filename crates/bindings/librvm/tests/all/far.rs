@@ -107,15 +107,17 @@ fn a_program_survives_the_death_of_a_lender() {
         .spawn()
         .expect("the program starts");
     let mut said = String::new();
-    let output = child.stdout.take().expect("it is piped");
-    BufReader::new(output).read_line(&mut said).expect("it speaks");
+    let output = child.stdout.take().expect("the stream is piped");
+    BufReader::new(output)
+        .read_line(&mut said)
+        .expect("a line is printed");
     if said != "both have it\n" {
-        let code = child.wait().expect("it is ours").code();
+        let code = child.wait().expect("the child can be waited for").code();
         assert!(not_here(code, &said), "{code:?}: {said}");
         return;
     }
     drop(world.lenders.remove(0));
-    let mut input = child.stdin.take().expect("it is piped");
-    input.write_all(b"\n").expect("it listens");
-    assert!(child.wait().expect("it is ours").success());
+    let mut input = child.stdin.take().expect("the stream is piped");
+    input.write_all(b"\n").expect("the input is open");
+    assert!(child.wait().expect("the child can be waited for").success());
 }

@@ -62,7 +62,7 @@ impl Lending {
     /// Writes the settings file of the log `log` in `place`.
     fn settings(&self, place: &Path) {
         let text = format!(
-            "lenders = [{:?}]\nkey-file = {:?}\none-domain = true\n",
+            "[journal]\nlenders = [{:?}]\nkey-file = {:?}\none-domain = true\n",
             self.address(),
             self.key_file()
         );
@@ -76,21 +76,24 @@ fn run_and_kill(command: &mut Command, lines: usize) -> u64 {
         .stdout(Stdio::piped())
         .spawn()
         .expect("the program starts");
-    let output = BufReader::new(child.stdout.take().expect("it is piped"));
+    let output = BufReader::new(child.stdout.take().expect("the stream is piped"));
     let mut said = output.lines();
     let mut last = 0;
     for _ in 0..lines {
-        let line = said.next().expect("the program goes on until it is killed");
-        last = line.expect("it says numbers").parse().expect("it says numbers");
+        let line = said.next().expect("the program runs until it is killed");
+        last = line
+            .expect("the output is numbers")
+            .parse()
+            .expect("it says numbers");
     }
-    child.kill().expect("it runs");
+    child.kill().expect("the command runs");
     // Numbers printed before its death count too.
     for line in said {
-        let line = line.expect("it says numbers");
+        let line = line.expect("the output is numbers");
         // The last line may be incomplete.
         last = line.parse().ok().filter(|number| *number > last).unwrap_or(last);
     }
-    let status = child.wait().expect("it is ours");
+    let status = child.wait().expect("the child can be waited for");
     assert_eq!(status.signal(), Some(KILL), "{status}");
     last
 }
@@ -113,7 +116,7 @@ fn kill_rounds(lending: Option<&Lending>) {
         let found: u64 = succeed(&mut command("look"), "looking")
             .trim()
             .parse()
-            .expect("it says a number");
+            .expect("the output is a number");
         assert!(found >= said, "{said} was acknowledged, {found} was found");
         assert!(said > before, "commits of the previous round remain");
         before = found;
@@ -155,7 +158,7 @@ fn a_killed_program_loses_its_open_transaction_but_no_flushed_commit() {
 
 /// Writes the content of the region of `crash`: a number at both ends, and bytes derived from it.
 fn write_number(memory: &JournaledRvm, data: &str, number: u64) {
-    let region = memory.map(data, 0, 0).expect("it can be mapped");
+    let region = memory.map(data, 0, 0).expect("the segment can be mapped");
     let mut transaction = memory.begin(RestoreMode::Restore);
     let bytes = vec![(number % 251) as u8; 3000];
     for (at, bytes) in [
@@ -165,9 +168,11 @@ fn write_number(memory: &JournaledRvm, data: &str, number: u64) {
     ] {
         transaction
             .write(&region, at, bytes)
-            .expect("it is in the region");
+            .expect("the offset is in the region");
     }
-    transaction.commit(Durability::Remote).expect("it commits");
+    transaction
+        .commit(Durability::Remote)
+        .expect("the commit succeeds");
 }
 
 /// One store, used in turn by Rust and by C, in the layout that C never creates.
@@ -180,9 +185,14 @@ fn a_store_serves_c_and_rust_in_turn() {
     let program = installed.compile("crash", Language::C, &["-lrvm"]);
     let place = tempfile::tempdir().expect("a temporary directory");
     let data = place.path().join("data").display().to_string();
-    let home =
-        Store::create(&place.path().join("log"), JournalLayout::Directory, 1 << 20).expect("a new home");
-    let open = || home.open(&StoreSettings::default()).expect("it opens").memory;
+    let store =
+        Store::create(&place.path().join("log"), JournalLayout::Directory, 1 << 20).expect("a new store");
+    let open = || {
+        store
+            .open(&StoreSettings::default())
+            .expect("the store opens")
+            .memory
+    };
     {
         let memory = open();
         memory
@@ -195,7 +205,7 @@ fn a_store_serves_c_and_rust_in_turn() {
     }
     let said = succeed(installed.command(&program).arg("look").arg(place.path()), "look");
     assert_eq!(said.trim(), "7");
-    let region = open().map(&data, 0, 0).expect("it can be mapped");
+    let region = open().map(&data, 0, 0).expect("the segment can be mapped");
     assert_eq!(region.get::<u64>(900 * 1024), Ok(7));
 }
 
@@ -208,8 +218,12 @@ fn a_heap_made_by_its_tool_is_loaded_by_c() {
     let installed = Installed::new();
     let program = installed.compile("heap", Language::C, &["-lrvm", "-lpthread"]);
     let place = tempfile::tempdir().expect("a temporary directory");
-    let home = Store::create(&place.path().join("log"), JournalLayout::Beside, 1 << 20).expect("a new home");
-    let memory = home.open(&StoreSettings::default()).expect("it opens").memory;
+    let store =
+        Store::create(&place.path().join("log"), JournalLayout::Beside, 1 << 20).expect("a new store");
+    let memory = store
+        .open(&StoreSettings::default())
+        .expect("the store opens")
+        .memory;
     let plan = HeapPlan {
         path: &place.path().join("heap"),
         address: 0x200_0000_0000,
@@ -217,7 +231,7 @@ fn a_heap_made_by_its_tool_is_loaded_by_c() {
         static_bytes: 4096,
         allocation: SegmentAllocation::Sparse,
     };
-    plan.make(&memory).expect("it is made");
+    plan.make(&memory).expect("the heap is created");
     drop(memory);
     for round in ["the first time", "again"] {
         let mut command = installed.command(&program);
@@ -245,7 +259,7 @@ fn die_and_recover(configure: &dyn Fn(&mut Command, &Path)) {
             "{}",
             String::from_utf8_lossy(&died.stderr)
         );
-        let log = JournalInspector::open(&place.path().join("log")).expect("it is a log");
+        let log = JournalInspector::open(&place.path().join("log")).expect("the log can be read");
         let on_disk = log.verify(&mut |_| true).scan.records;
         assert!(on_disk < COMMITS, "{on_disk} of {COMMITS} had reached the disk");
         drop(log);
@@ -279,7 +293,7 @@ fn a_program_with_a_lender_is_clean_under_valgrind() {
     let installed = Installed::new();
     let program = installed.compile("lenders", Language::C, &["-lrvm"]);
     let valgrind = installed.valgrind();
-    let (first, rest) = valgrind.split_first().expect("it is a command");
+    let (first, rest) = valgrind.split_first().expect("the command is not empty");
     let run = |case: &str, place: &Path, watched: bool| {
         let mut command = match watched {
             true => installed.command(first),

@@ -75,10 +75,14 @@ fn the_library_has_the_soname_that_old_programs_request() {
         header.contains("NODELETE"),
         "its threads must survive a dlclose: {header}"
     );
-    let one = std::fs::canonicalize(&library).expect("it is there");
+    let one = std::fs::canonicalize(&library).expect("the file exists");
     for name in NAMES {
         let path = installed.lib().join(format!("lib{name}.so"));
-        assert_eq!(std::fs::canonicalize(path).expect("it is there"), one, "{name}");
+        assert_eq!(
+            std::fs::canonicalize(path).expect("the file exists"),
+            one,
+            "{name}"
+        );
         let path = installed.lib().join(format!("lib{name}.so.1"));
         let header = succeed(Command::new("readelf").arg("-d").arg(path), "readelf");
         assert!(
@@ -98,7 +102,7 @@ fn the_loaders_cache_has_every_name() {
     let installed = Installed::new();
     let conf = installed.directory().join("ld.conf");
     let cache = installed.directory().join("ld.cache");
-    std::fs::write(&conf, format!("{}\n", installed.lib().display())).expect("it can be written");
+    std::fs::write(&conf, format!("{}\n", installed.lib().display())).expect("the file can be written");
     // `-X` leaves every link unchanged. Users other than root get a warning about the auxiliary cache.
     let mut make = Command::new("ldconfig");
     make.args(["-X", "-f"]).arg(&conf).arg("-C").arg(&cache);
@@ -136,7 +140,7 @@ fn ldconfig_keeps_this_librarys_names_beside_the_original() {
     );
     for name in NAMES {
         let link = installed.lib().join(format!("lib{name}.so.1"));
-        let target = std::fs::read_link(&link).expect("it is a link");
+        let target = std::fs::read_link(&link).expect("the path is a link");
         assert_eq!(target, Path::new(&format!("lib{name}.so.1.3.0")));
     }
 }
@@ -282,7 +286,7 @@ fn every_header_compiles_alone() {
     let installed = Installed::new();
     let include = installed.prefix.join("include");
     for entry in std::fs::read_dir(include.join("rvm")).expect("headers are installed") {
-        let header = entry.expect("it can be read").file_name();
+        let header = entry.expect("the entry can be read").file_name();
         let header = header.to_str().expect("headers have plain names").to_owned();
         for (compiler, flags, text) in [
             (
@@ -298,7 +302,7 @@ fn every_header_compiles_alone() {
             ),
         ] {
             let source = installed.directory().join("header.c");
-            std::fs::write(&source, text).expect("it can be written");
+            std::fs::write(&source, text).expect("the file can be written");
             let language = if compiler == "g++" { "c++" } else { "c" };
             let output = Command::new(compiler)
                 .args(["-fsyntax-only", "-Wall", "-Wextra", "-pedantic", "-Werror", flags])
@@ -324,8 +328,14 @@ fn a_staged_install_has_the_final_paths_and_is_removed_completely() {
     let stage_text = stage.to_str().expect("a plain name");
     let done = installed.install_script("install", stage_text);
     assert!(done.status.success(), "{done:?}");
-    let staged = stage.join(installed.prefix.strip_prefix("/").expect("it is absolute"));
-    let package = std::fs::read_to_string(staged.join("lib/pkgconfig/rvm.pc")).expect("it is installed");
+    let staged = stage.join(
+        installed
+            .prefix
+            .strip_prefix("/")
+            .expect("the prefix is absolute"),
+    );
+    let package =
+        std::fs::read_to_string(staged.join("lib/pkgconfig/rvm.pc")).expect("the file is installed");
     assert!(
         package.contains(&format!("prefix={}\n", installed.prefix.display())),
         "{package}"
@@ -343,8 +353,9 @@ fn a_staged_install_has_the_final_paths_and_is_removed_completely() {
 
 #[test]
 fn the_manual_page_lists_every_setting() {
-    let read =
-        |path: &str| std::fs::read_to_string(crate::common::root().join(path)).expect("it is in the tree");
+    let read = |path: &str| {
+        std::fs::read_to_string(crate::common::root().join(path)).expect("the file is in the tree")
+    };
     let page = read("packaging/librvm/rvm.3").replace("\\-", "-");
     let settings = read("crates/memory/store/src/settings.rs");
     let variables: BTreeSet<&str> = settings

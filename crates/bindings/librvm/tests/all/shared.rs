@@ -36,26 +36,30 @@ fn every_case_of_a_shared_region_succeeds_in_c_and_in_cpp() {
     }
 }
 
-/// The program in docs/design/shared.md.
+/// The program in docs/guide/shared-memory.md.
 #[test]
 fn the_documents_program_compiles_and_runs() {
     if !compilers() {
         return;
     }
     let installed = Installed::new();
-    let page = std::fs::read_to_string(crate::common::root().join("docs/design/shared.md"))
-        .expect("it is in the tree");
+    let page = std::fs::read_to_string(crate::common::root().join("docs/guide/shared-memory.md"))
+        .expect("the file is in the tree");
     let program = page
         .split("```c\n")
         .nth(1)
         .and_then(|rest| rest.split("```").next());
     let source = installed.directory().join("shown.c");
-    std::fs::write(&source, program.expect("the page shows one")).expect("it can be written");
+    std::fs::write(&source, program.expect("the page shows one")).expect("the file can be written");
     let world = RegionFixture::start(FixtureOptions::default());
     for language in LANGUAGES {
         let program = installed.compile_file(&source, language, &["-lrvm"]);
         let mut command = installed.command(program);
-        command.arg(world.server()).current_dir(world.directory.path());
+        command
+            .arg(world.server())
+            .arg(format!("node-{language:?}"))
+            .env("NETRAM_KEY_FILE", "cluster.key")
+            .current_dir(world.directory.path());
         succeed(&mut command, "the document's program");
     }
 }
@@ -112,7 +116,7 @@ fn programs_on_a_shared_region_are_clean_under_valgrind() {
 
 /// Numbers that a program prints, one per line.
 fn numbers(child: &mut Child) -> impl Iterator<Item = u64> + use<> {
-    let output = child.stdout.take().expect("it is piped");
+    let output = child.stdout.take().expect("the stream is piped");
     let lines = BufReader::new(output).lines();
     // The last line of a killed program may be incomplete.
     lines.map_while(|line| line.ok()?.parse().ok())
@@ -143,7 +147,7 @@ fn two_processes_never_count_a_number_twice() {
         said.extend(of_this);
     }
     for child in &mut children {
-        assert!(child.wait().expect("it is ours").success());
+        assert!(child.wait().expect("the child can be waited for").success());
     }
     said.sort_unstable();
     assert_eq!(said, (1..=LAST).collect::<Vec<_>>());
@@ -165,11 +169,14 @@ fn commits_of_a_killed_program_are_complete_for_the_next() {
         let mut said = numbers(&mut victim);
         let mut last = 0;
         for _ in 0..20 + 37 * round {
-            last = said.next().expect("it goes on until it is killed");
+            last = said.next().expect("the program runs until it is killed");
         }
-        victim.kill().expect("it runs");
+        victim.kill().expect("the command runs");
         last = said.last().unwrap_or(last).max(last);
-        assert_eq!(victim.wait().expect("it is ours").signal(), Some(KILL));
+        assert_eq!(
+            victim.wait().expect("the child can be waited for").signal(),
+            Some(KILL)
+        );
         assert!(last > before, "it continued where the previous one had ended");
 
         // Another node, which waits until the victim is known to be dead; in the last round the successor of
@@ -177,7 +184,7 @@ fn commits_of_a_killed_program_are_complete_for_the_next() {
         let name = if round == 2 { "victim" } else { "another" };
         let mut command = world.case(installed.command(&program), "look");
         let found = succeed(command.env("NAME", name), "looking");
-        let found: u64 = found.trim().parse().expect("it says a number");
+        let found: u64 = found.trim().parse().expect("the output is a number");
         assert!(
             found == last || found == last + 1,
             "{last} was printed, {found} was found"

@@ -95,14 +95,17 @@ fn a_lost_region_is_rebuilt_from_the_copy_of_a_node() {
         .spawn()
         .expect("the program starts");
     let mut said = String::new();
-    let output = saver.stdout.take().expect("it is piped");
-    BufReader::new(output).read_line(&mut said).expect("it speaks");
+    let output = saver.stdout.take().expect("the stream is piped");
+    BufReader::new(output)
+        .read_line(&mut said)
+        .expect("a line is printed");
     assert_eq!(said, "3\n");
     world.lose();
-    let mut input = saver.stdin.take().expect("it is piped");
-    input.write_all(b"\n").expect("it listens");
-    assert!(saver.wait().expect("it is ours").success());
-    let made = rescue::rescue(&world.at("region"), &[world.at("copy")], LOG_BYTES).expect("it is whole");
+    let mut input = saver.stdin.take().expect("the stream is piped");
+    input.write_all(b"\n").expect("the input is open");
+    assert!(saver.wait().expect("the child can be waited for").success());
+    let made =
+        rescue::rescue(&world.at("region"), &[world.at("copy")], LOG_BYTES).expect("the copy is complete");
     assert_ne!(made.region, made.was);
     assert_eq!(made.absent, []);
     world.serve();
@@ -123,9 +126,9 @@ fn list(installed: &Installed, world: &RegionFixture, program: &Path, node: &str
 
 /// Lines of the example's output, after a successful end.
 fn lines(child: Child) -> Vec<String> {
-    let output = child.wait_with_output().expect("it is ours");
+    let output = child.wait_with_output().expect("the child can be waited for");
     assert!(output.status.success(), "{output:?}");
-    let said = String::from_utf8(output.stdout).expect("it speaks ASCII");
+    let said = String::from_utf8(output.stdout).expect("the output is ASCII");
     said.lines().map(str::to_owned).collect()
 }
 
@@ -169,7 +172,7 @@ fn the_example_takes_each_entry_of_the_shared_list_once() {
             lines(run("other", &["take"]));
         }
         let mut none = run("one", &["take"]);
-        assert_eq!(none.wait().expect("it is ours").code(), Some(1));
+        assert_eq!(none.wait().expect("the child can be waited for").code(), Some(1));
     }
 }
 

@@ -497,7 +497,7 @@ impl<'a> FeederThread<'a> {
         let claim = describe_claim(&lender, id, &self.disk.log().newest_view());
         tracing::error!(
             lender = %self.parts.address, claim,
-            "the data lender refuses this volume because its copy was claimed; see docs/guide/operations.md, Fenced"
+            "the data lender refuses this volume because its copy was claimed; see docs/guide/operations/recovery.md, Fenced"
         );
     }
 

@@ -1,14 +1,14 @@
 //! Restoring a volume from a data lender's copy after its own disk is lost.
 //!
 //! 1. Ask for the copy's condition, its claim and its client's last message, and for the members' records
-//!   ([`check_restore`]). A refusal here has changed nothing anywhere (rule 18).
+//!    ([`check_restore`]). A refusal here has changed nothing anywhere (rule 18).
 //! 2. *Claim* the copy: from here on the data lender refuses the volume's old client.
 //! 3. Create a journal that begins where the copy's log ends, and recover it: all members must answer, with
-//!   windows that continue the copy. Their records go into the journal, which then needs no member.
+//!    windows that continue the copy. Their records go into the journal, which then needs no member.
 //! 4. *Hand over*: send the copy the records that members held beyond its end. Now it is complete by itself.
 //! 5. Create a volume whose blocks are all missing, except for the copy's holes. They are fetched from the
-//!   copy when needed, or one after another. The volume is marked: before it first serves, it must reach the
-//!   data lender.
+//!    copy when needed, or one after another. The volume is marked: before it first serves, it must reach the
+//!    data lender.
 //! 6. *Release*: tell the data lender that the volume is closed and needs no members.
 //!
 //! Then the volume appears under its name. A crash before step 6 leaves a copy that names the members, which

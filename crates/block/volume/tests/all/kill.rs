@@ -147,7 +147,7 @@ fn every_completed_write_is_there(with_lender: bool) {
         .unwrap()
     });
     let lenders = match &lender {
-        Some(_) => format!("lenders = [\"{socket}\"]\ninsecure = true\none-domain = true\n"),
+        Some(_) => format!("[journal]\nlenders = [\"{socket}\"]\ninsecure = true\none-domain = true\n"),
         None => String::new(),
     };
     std::fs::write(

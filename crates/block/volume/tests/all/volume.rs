@@ -258,7 +258,7 @@ fn a_volume_uses_the_lender_in_its_settings_file() {
     })
     .unwrap();
     let text = format!(
-        "lenders = [\"{socket}\"]\ninsecure = true\none-domain = true\nwindow = \"256KiB\"\nflush = \"disk\"\nstage = \"256KiB\"\n"
+        "[journal]\nlenders = [\"{socket}\"]\ninsecure = true\none-domain = true\nwindow = \"256KiB\"\n[volume]\nflush = \"disk\"\nstage = \"256KiB\"\n"
     );
     fs::write(path.join("netram.toml"), text).unwrap();
     let settings = VolumeSettings::load(&path.join("netram.toml")).unwrap();

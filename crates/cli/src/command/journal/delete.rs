@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use netram_journal::forget::ForgetList;
+use netram_journal::settings::{JournalSettings, SettingsFile};
 use netram_journal::{JournalInspector, JournalPaths};
-use netram_store::StoreSettings;
 use netram_transport::NetAddress;
 use netram_volume::Volume;
 use serde_json::json;
@@ -74,7 +74,10 @@ impl DeleteJournal {
             return Err(UsageError(sentence).into());
         }
         // If the settings cannot be read, the members of the view are notified all the same.
-        let settings = StoreSettings::load(&place.settings()).unwrap_or_default();
+        let read = SettingsFile::read(&place.settings());
+        let settings = read
+            .and_then(|mut file| JournalSettings::take(&mut file))
+            .unwrap_or_default();
         let key_file = self.key_file.or(settings.key_file);
         let lenders = [self.lenders, settings.lenders].concat();
         let untold = place

@@ -10,7 +10,7 @@ mod status;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use netram_journal::{JournalInspector, JournalRecovery};
 use netram_proto::journal::{PeerAnswer, View};
@@ -52,7 +52,20 @@ impl JournalCommand {
 }
 
 fn inspect(dir: &Path) -> Result<JournalInspector> {
+    refuse_missing(dir)?;
     JournalInspector::open(dir).with_context(|| format!("looking at the journal {}", dir.display()))
+}
+
+/// Refuses a path where there is nothing, with the commands that make a journal.
+fn refuse_missing(dir: &Path) -> Result<()> {
+    match dir.symlink_metadata() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
+            "there is no journal or log {}; `netram journal create` makes a journal, `netram rvm create` a log for recoverable \
+             memory",
+            dir.display()
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// Returns a view as JSON.

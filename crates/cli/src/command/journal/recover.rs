@@ -9,7 +9,7 @@ use netram_journal::{Journal, JournalConfig, NewestClaim};
 use netram_transport::Security;
 use serde_json::json;
 
-use super::{answer_name, recovery_sentences};
+use super::{answer_name, recovery_sentences, refuse_missing};
 use crate::command::open_check;
 use crate::options::{DurationArg, SecurityArgs};
 use crate::output;
@@ -64,6 +64,7 @@ fn security_of(arguments: &SecurityArgs) -> Result<Security> {
 
 impl RecoverJournal {
     pub(super) fn run(self) -> Result<ExitCode> {
+        refuse_missing(&self.dir)?;
         let defaults = JournalConfig::default();
         let config = JournalConfig {
             security: security_of(&self.security)?,

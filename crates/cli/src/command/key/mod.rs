@@ -37,7 +37,8 @@ impl KeyCommand {
     }
 }
 
-/// Returns a name for the key that does not help to find it: the first digits of a hash of its 256 random bits.
+/// Returns a name for the key that does not help to find it: the first digits of a hash of its 256 random
+/// bits.
 fn fingerprint(key: &ClusterKey) -> String {
     let hash = digest(&SHA256, key.to_text().as_bytes());
     let digits: Vec<String> = hash.as_ref()[..FINGERPRINT_BYTES]

@@ -9,8 +9,9 @@ use super::status::{LenderAnswer, ask_all};
 /// How long each lender may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Returns why `what` (commits, writes, syncs) may wait for the disk, a sentence for each reason: lenders that do
-/// not answer, and lenders that all share the power domain `own`. With `own` `None`, sharing is allowed.
+/// Returns why `what` (commits, writes, syncs) may wait for the disk, a sentence for each reason: lenders
+/// that do not answer, and lenders that all share the power domain `own`. With `own` `None`, sharing is
+/// allowed.
 pub(crate) fn reasons_to_wait(
     lenders: &[NetAddress],
     security: &Security,

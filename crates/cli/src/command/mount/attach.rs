@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use netram_journal::settings::JournalSettings;
 use netram_mount::{MountOptions, MountReport};
 use netram_proto::port::Durability;
-use netram_store::StoreSettings;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -19,7 +19,7 @@ use crate::background::{self, SELF};
 use crate::notify::notify;
 use crate::options::{DurationArg, SizeArg, UsageError};
 use crate::output;
-use crate::settings::{self, LenderArgs, put};
+use crate::settings::{self, LenderArgs, owned, put};
 
 /// Default bytes of a new journal.
 const JOURNAL_BYTES_DEFAULT: u64 = 256 << 20;
@@ -65,8 +65,8 @@ pub struct AttachDirectory {
     journal_size: Option<SizeArg>,
     #[command(flatten)]
     lenders: LenderArgs,
-    /// What a sync waits for: remote (lenders as --rule says, or the disk if too few count), disk,
-    /// or both [default: remote]
+    /// Copies that a sync waits for: remote (lenders as --rule says, or the disk if too few count),
+    /// disk, or both [default: remote]
     #[arg(long, value_name = "WHERE", value_parser = ["remote", "disk", "both"])]
     sync: Option<String>,
     /// Interval at which everything is brought to the disk; sooner if the journal is half full
@@ -113,7 +113,9 @@ impl AttachDirectory {
         if self.detached {
             rustix::process::setsid().context("leaving the terminal")?;
         }
-        if !self.dir.exists() && !netram_mount::is_mounted(&self.dir) {
+        // A directory whose server was killed cannot be accessed, and the mount table has absolute paths.
+        let absolute = std::path::absolute(&self.dir)?;
+        if !self.dir.exists() && !netram_mount::is_mounted(&absolute) {
             let dir = self.dir.display();
             bail!("there is no directory {dir}; make it: mkdir -p {dir}");
         }
@@ -184,7 +186,7 @@ impl AttachDirectory {
     fn on_volume(&self) -> Result<ExitCode> {
         let lenders = !self.lenders.typed_table()?.is_empty();
         let journals = [
-            ("--lender and what belongs to it", lenders),
+            ("--lender", lenders),
             ("--journal-size", self.journal_size.is_some()),
             ("--sync", self.sync.is_some()),
             ("--checkpoint", self.checkpoint.is_some()),
@@ -228,24 +230,28 @@ impl AttachDirectory {
         }
         put(&mut settings, "key-file", self.lenders.key()?);
         let read = |path: &Path| {
-            StoreSettings::load(path)?
+            JournalSettings::load(path)?
                 .journal_config()
                 .map(drop)
                 .map_err(Into::into)
         };
-        settings::write(&file, &settings, read).inspect_err(|_| {
+        settings::write(&file, &owned([("journal", settings)]), read).inspect_err(|_| {
             // Nothing can have been written to it yet.
             let _ = std::fs::remove_dir_all(&self.on);
         })
     }
 
-    /// Refuses lenders that an existing journal's settings file does not name: it would not be clear which are
-    /// meant.
+    /// Refuses lenders that an existing journal's settings file does not name: it would not be clear which
+    /// are meant.
     fn check_settings(&self, file: &Path) -> Result<()> {
         let typed = self.lenders.typed_table()?;
         let there: toml::Table = match std::fs::read_to_string(file) {
             Ok(text) => toml::from_str(&text).with_context(|| file.display().to_string())?,
             Err(_) => toml::Table::new(),
+        };
+        let there = match there.get("journal") {
+            Some(toml::Value::Table(journal)) => journal.clone(),
+            _ => toml::Table::new(),
         };
         if typed.iter().all(|(key, value)| there.get(key) == Some(value)) {
             return Ok(());

@@ -30,6 +30,7 @@ use crate::output;
 ///   netram mount detach /var/lib/postgresql/15/main/pg_wal
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
+#[allow(clippy::large_enum_variant, reason = "one value a process")]
 pub enum MountCommand {
     Attach(attach::AttachDirectory),
     List(list::ListMounts),

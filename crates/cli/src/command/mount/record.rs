@@ -10,50 +10,61 @@ use serde::{Deserialize, Serialize};
 
 use super::table::resolved;
 
-/// The record of a mounted directory, a file as long as the process that serves it lives.
+/// Contents of a record.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct MountRecord {
+struct RecordFile {
     directory: PathBuf,
     journal: PathBuf,
     pid: u32,
 }
 
+/// The record of a mounted directory, a file as long as the process that serves it lives.
+#[derive(Debug)]
+pub(super) struct MountRecord {
+    contents: RecordFile,
+}
+
 impl MountRecord {
-    /// Writes the record. Without it only `netram mount list` and `status` know less, so a failure is not one of
-    /// the mount.
+    /// Writes the record. Without it only `netram mount list` and `status` know less, so a failure is not one
+    /// of the mount.
     pub(super) fn keep(dir: &Path, journal: &Path) -> Option<MountRecord> {
-        let record = MountRecord {
+        let contents = RecordFile {
             directory: resolved(dir).ok()?,
             journal: journal.canonicalize().ok()?,
             pid: std::process::id(),
         };
-        let written = record.write();
+        let written = write(&contents);
         written
             .inspect_err(|error| tracing::warn!(%error, "`netram mount list` will not show the journal"))
             .ok()?;
-        Some(record)
-    }
-
-    fn write(&self) -> io::Result<()> {
-        let path = file(&self.directory, "json")?;
-        fs::write(path, serde_json::to_vec(self)?)
+        Some(MountRecord { contents })
     }
 
     /// Returns the journal of a mounted directory, if its record can be read.
     pub(super) fn journal_of(dir: &Path) -> Option<PathBuf> {
-        let bytes = fs::read(place().join(name(dir, "json"))).ok()?;
-        let record: MountRecord = serde_json::from_slice(&bytes).ok()?;
-        (record.directory == dir).then(|| record.journal.clone())
+        Some(read(dir)?.journal)
     }
 }
 
 impl Drop for MountRecord {
     fn drop(&mut self) {
         // The record of a later process must stay.
-        if MountRecord::journal_of(&self.directory).is_some_and(|journal| journal == self.journal) {
-            let _ = fs::remove_file(place().join(name(&self.directory, "json")));
+        let directory = &self.contents.directory;
+        if read(directory).is_some_and(|there| there.pid == self.contents.pid) {
+            let _ = fs::remove_file(place().join(name(directory, "json")));
         }
     }
+}
+
+fn write(contents: &RecordFile) -> io::Result<()> {
+    let path = file(&contents.directory, "json")?;
+    fs::write(path, serde_json::to_vec(contents)?)
+}
+
+fn read(dir: &Path) -> Option<RecordFile> {
+    let bytes = fs::read(place().join(name(dir, "json"))).ok()?;
+    let contents: RecordFile = serde_json::from_slice(&bytes).ok()?;
+    (contents.directory == dir).then_some(contents)
 }
 
 /// Returns the log of a directory that is mounted in the background.

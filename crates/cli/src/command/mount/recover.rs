@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use netram_journal::JournalPaths;
+use netram_journal::JournalInspector;
 use serde_json::json;
 
 use super::{path_texts, report_unrecorded};
@@ -33,7 +33,8 @@ pub struct RecoverDirectory {
 
 impl RecoverDirectory {
     pub(super) fn run(self) -> Result<ExitCode> {
-        if JournalPaths::at(&self.dir).log().exists() {
+        let is_taken = netram_mount::journal_of(&self.dir).is_ok();
+        if !is_taken && JournalInspector::open(&self.dir).is_ok() {
             bail!(
                 "{} is a journal: name the directory that was mounted on it",
                 self.dir.display()

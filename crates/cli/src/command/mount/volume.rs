@@ -1,5 +1,5 @@
-//! `netram mount attach DIR --on VOLUME`: the volume is attached and its file system mounted; in the end it is
-//! unmounted and the volume detached.
+//! `netram mount attach DIR --on VOLUME`: the volume is attached and its file system mounted; in the end it
+//! is unmounted and the volume detached.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -32,8 +32,8 @@ pub(super) fn is_volume(on: &Path) -> bool {
 }
 
 impl VolumeMount {
-    /// Attaches `volume`, unless it is attached, and mounts its file system at `dir`; with `format`, makes that
-    /// file system first.
+    /// Attaches `volume`, unless it is attached, and mounts its file system at `dir`; with `format`, makes
+    /// that file system first.
     pub(super) fn begin(dir: &Path, volume: &Path, format: Option<&str>) -> Result<VolumeMount> {
         let canonical = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
         let (dir, volume) = (canonical(dir)?, canonical(volume)?);
@@ -70,7 +70,8 @@ impl VolumeMount {
         }
     }
 
-    /// Goes on with an attached volume: the process that mounted it was killed, or another command attached it.
+    /// Goes on with an attached volume: the process that mounted it was killed, or another command attached
+    /// it.
     fn resume(dir: PathBuf, volume: PathBuf, record: AttachRecord) -> Result<VolumeMount> {
         let device = record.device.display().to_string();
         match source_of(&dir) {
@@ -139,8 +140,8 @@ impl VolumeMount {
     }
 }
 
-/// Unmounts a volume's file system. The process that mounted it detaches the volume; if that is gone, this does.
-/// Returns `false` if no volume of netram is mounted there.
+/// Unmounts a volume's file system. The process that mounted it detaches the volume; if that is gone, this
+/// does. Returns `false` if no volume of netram is mounted there.
 pub(super) fn unmount(dir: &Path, patience: Duration) -> Result<bool> {
     // A directory on a journal has no device.
     let Some(source) = source_of(dir).filter(|source| source.starts_with("/dev/")) else {

@@ -13,8 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two checks.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Waits until all lenders have accepted pages, or time is up. One is enough, or none with a spill file: others
-/// may come later.
+/// Waits until all lenders have accepted pages, or time is up. One is enough, or none with a spill file:
+/// others may come later.
 pub(super) fn wait_for_deposits(config: RemotePagesConfig) -> Result<()> {
     let (lenders, spills) = (config.lenders.clone(), config.spill.is_some());
     let depot = RemotePages::open(RemotePagesConfig {

@@ -123,8 +123,8 @@ impl RunProgram {
         Err(failed).with_context(|| format!("running {}", program.display()))
     }
 
-    /// Says on standard error how much the program may have, if lenders have less room than it may ask for. It
-    /// would stop later, waiting for room.
+    /// Says on standard error how much the program may have, if lenders have less room than it may ask for.
+    /// It would stop later, waiting for room.
     fn remark_room(&self) -> Result<()> {
         if self.lenders.is_empty() || self.spill.is_some() {
             return Ok(());

@@ -89,7 +89,8 @@ pub(super) fn check(program: &Path) -> Result<(), ProgramRefusal> {
     Ok(())
 }
 
-/// Whether a script is a version manager's stand-in for a program: all of them keep these in a directory `shims`.
+/// Whether a script is a version manager's stand-in for a program: all of them keep these in a directory
+/// `shims`.
 fn is_shim(program: &Path) -> bool {
     program
         .parent()

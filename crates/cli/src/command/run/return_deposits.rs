@@ -10,7 +10,8 @@ use netram_far::run::{RunSettings, SETTINGS};
 
 /// Free the pages that a program left at lenders; only `netram run` starts it
 ///
-/// The settings come from the environment, the deposit's number from standard input, which ends with the program.
+/// The settings come from the environment, the deposit's number from standard input, which ends with the
+/// program.
 #[derive(Debug, Args)]
 pub struct ReturnDeposits {}
 

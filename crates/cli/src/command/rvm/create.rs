@@ -11,7 +11,7 @@ use netram_store::{JournalLayout, Store, StoreSettings};
 use super::inspection::absolute;
 use crate::options::{SizeArg, UsageError};
 use crate::output;
-use crate::settings::{self, LenderArgs, put};
+use crate::settings::{self, LenderArgs, owned, put};
 
 /// Create a log, and segments for it
 ///
@@ -113,6 +113,7 @@ impl CreateLog {
         let mut settings = self.lenders.table()?;
         if !settings.is_empty() {
             put(&mut settings, "key-file", self.lenders.key()?);
+            settings = owned([("journal", settings)]);
             StoreSettings::parse(&toml::to_string(&settings)?, &self.log)?.journal_config()?;
         }
         Ok(settings)

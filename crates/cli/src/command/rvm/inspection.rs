@@ -1,5 +1,5 @@
-//! Reading a store from outside: its log, its segments, and the committed bytes. Nothing is changed, locks are
-//! held only while something is read, and no lender is asked.
+//! Reading a store from outside: its log, its segments, and the committed bytes. Nothing is changed, locks
+//! are held only while something is read, and no lender is asked.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -104,8 +104,8 @@ impl LogInspection {
         })
     }
 
-    /// Passes every transaction of the local log to `each`, oldest first, until it returns `false`. The verdict
-    /// says whether these were all.
+    /// Passes every transaction of the local log to `each`, oldest first, until it returns `false`. The
+    /// verdict says whether these were all.
     ///
     /// # Errors
     ///

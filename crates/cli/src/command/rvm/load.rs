@@ -17,7 +17,7 @@ use crate::output;
 
 /// Bytes of one transaction, unless the log's records are smaller.
 const PART_BYTES_MAX: usize = 1024 * 1024;
-/// Of the largest payload, this share is used for values: the rest holds the record's own fields.
+/// Divisor of the largest payload that gives the bytes for values; the rest is for the record's fields.
 const PAYLOAD_SHARE: usize = 2;
 /// Segments created here are whole pages long.
 const PAGE_BYTES: u64 = 4096;

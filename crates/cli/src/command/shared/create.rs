@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use netram_journal::settings::JournalSettings;
 use netram_proto::journal::CommitRule;
 use netram_shared::server::{LOG_BYTES_DEFAULT, RegionPlan, RegionStore, Spans};
-use netram_store::StoreSettings;
 use netram_transport::NetAddress;
 use serde_json::json;
 
@@ -15,6 +15,7 @@ use crate::command::lender::probe::reasons_to_wait;
 use crate::command::rvm::inspection::number;
 use crate::options::{LENDERS_VARIABLE, SizeArg, UsageError, security};
 use crate::output;
+use crate::settings::{owned, put};
 
 /// Create a shared region
 ///
@@ -102,8 +103,8 @@ impl CreateRegion {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Says on standard error why commits of nodes would wait for the disk. Whether lenders are in a node's power
-    /// domain only the node can say.
+    /// Says on standard error why commits of nodes would wait for the disk. Whether lenders are in a node's
+    /// power domain only the node can say.
     fn remark_waiting(&self) {
         if self.lender.is_empty() {
             return output::remark(format_args!(
@@ -133,19 +134,14 @@ impl CreateRegion {
 
     /// Returns the contents of the nodes' settings file, which were read as a node will.
     fn nodes_settings(&self) -> Result<String> {
-        let mut table = toml::Table::new();
+        let mut journal = toml::Table::new();
         let lenders: Vec<toml::Value> = self.lender.iter().map(|one| one.to_string().into()).collect();
-        if !lenders.is_empty() {
-            table.insert("lenders".to_owned(), lenders.into());
-        }
-        if let Some(members) = self.members {
-            table.insert("members".to_owned(), i64::try_from(members)?.into());
-        }
-        if let Some(rule) = self.rule {
-            table.insert("rule".to_owned(), rule.to_string().into());
-        }
-        let text = toml::to_string(&table)?;
-        StoreSettings::parse(&text, Path::new("nodes.toml"))?;
+        put(&mut journal, "lenders", (!lenders.is_empty()).then_some(lenders));
+        let members = self.members.map(i64::try_from).transpose()?;
+        put(&mut journal, "members", members);
+        put(&mut journal, "rule", self.rule.map(|rule| rule.to_string()));
+        let text = toml::to_string(&owned([("journal", journal)]))?;
+        JournalSettings::parse(&text, Path::new("nodes.toml"))?;
         Ok(text)
     }
 }

@@ -1,5 +1,5 @@
-//! `netram shared`: memory regions that several machines have in common. A file for each subcommand; reading a
-//! region's directory without opening it is in [`inspect`].
+//! `netram shared`: memory regions that several machines have in common. A file for each subcommand; reading
+//! a region's directory without opening it is in [`inspect`].
 
 mod accept_loss;
 mod check;

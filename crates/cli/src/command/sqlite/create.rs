@@ -5,13 +5,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use netram_journal::settings::JournalSettings;
 use netram_sqlite::DatabasePaths;
-use netram_store::StoreSettings;
 use serde_json::json;
 
 use crate::options::SizeArg;
 use crate::output;
-use crate::settings::{self, LenderArgs, put};
+use crate::settings::{self, LenderArgs, owned, put};
 
 /// Default bytes of each journal.
 const JOURNAL_BYTES_DEFAULT: u64 = 16 << 20;
@@ -54,8 +54,9 @@ impl CreateDatabase {
         }
         let mut table = self.lenders.table()?;
         put(&mut table, "key-file", self.lenders.key()?);
+        let table = owned([("journal", table)]);
         let read = |path: &Path| {
-            let settings = StoreSettings::load(path)?;
+            let settings = JournalSettings::load(path)?;
             settings.journal_config().map(drop).map_err(Into::into)
         };
         let made = place.create(usize::from(self.seats), self.journal_size.0, |path| {

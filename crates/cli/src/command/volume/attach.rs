@@ -95,6 +95,12 @@ impl AttachVolume {
     pub(super) fn run(self) -> Result<ExitCode> {
         need_root("attaching a volume")?;
         let volume = absolute(&self.volume)?;
+        if !VolumePaths::at(&volume).exists() {
+            bail!(
+                "{} is not a volume; name the directory that `netram volume create` made",
+                volume.display()
+            );
+        }
         let name = self.name.clone().unwrap_or_else(|| name_of(&volume));
         match self.foreground {
             true => self.supervise(volume, &name),
@@ -186,8 +192,8 @@ impl AttachVolume {
     }
 }
 
-/// Clears what a supervisor left behind when it was killed. The record stays while its server lives: if that is
-/// killed too, only the record says which device must fail.
+/// Clears what a supervisor left behind when it was killed. The record stays while its server lives: if that
+/// is killed too, only the record says which device must fail.
 fn remark_stale(stale: &AttachRecord, volume: &Path) -> Result<()> {
     let deadline = Instant::now() + SERVER_END_TIMEOUT;
     while stale.server.is_alive() && Instant::now() < deadline {

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::options::SizeArg;
 use crate::output;
-use crate::settings::{self, LenderArgs, key_path, put};
+use crate::settings::{self, LenderArgs, key_path, owned, put};
 
 /// Create a volume
 ///
@@ -54,7 +54,7 @@ pub struct CreateVolume {
     /// How many networks a datagram may pass through, including its own [default: 1]
     #[arg(long, value_name = "COUNT", requires = "multicast")]
     ttl: Option<u8>,
-    /// What a flush waits for: remote (lenders as --rule says, or the disk if too few count) or disk
+    /// Copies that a flush waits for: remote (lenders as --rule says, or the disk if too few count) or disk
     /// [default: remote]
     #[arg(long, value_name = "WHERE", value_parser = ["remote", "disk"])]
     flush: Option<String>,
@@ -96,15 +96,16 @@ impl CreateVolume {
         let mut table = self.lenders.table()?;
         put(&mut table, "key-file", self.lenders.key()?);
         let data_lender = self.data_lender.as_ref().map(|one| one.to_string());
-        put(&mut table, "data-lender", data_lender);
+        let mut own = toml::Table::new();
+        put(&mut own, "data-lender", data_lender);
         let key = self.data_lender_key_file.as_deref().map(key_path).transpose()?;
-        put(&mut table, "data-lender-key-file", key);
+        put(&mut own, "data-lender-key-file", key);
         let multicast = self.multicast.as_ref().map(|group| group.to_string());
         put(&mut table, "multicast", multicast);
         put(&mut table, "datagram", self.datagram.map(i64::from));
         put(&mut table, "ttl", self.ttl.map(i64::from));
-        put(&mut table, "flush", self.flush.clone());
-        Ok(table)
+        put(&mut own, "flush", self.flush.clone());
+        Ok(owned([("journal", table), ("volume", own)]))
     }
 }
 

@@ -106,8 +106,8 @@ impl DeviceSupervisor {
         })
     }
 
-    /// Runs until there is no server any more or a signal asked for the end. It never waits for a server, which
-    /// may have to be replaced, so signals are always answered.
+    /// Runs until there is no server any more or a signal asked for the end. It never waits for a server,
+    /// which may have to be replaced, so signals are always answered.
     pub(super) fn run(mut self, mut attached: VolumeAttachment) -> Result<ExitCode> {
         loop {
             let serving = match self.look(&mut attached) {

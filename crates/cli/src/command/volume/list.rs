@@ -4,13 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use netram_attach::AttachEntry;
 use netram_volume::{VolumeInspection, VolumePaths, unfinished_in};
 use serde_json::json;
 
-use super::registry;
+use super::{is_root, registry};
 use crate::output;
 
 /// List volumes, with their state and device
@@ -38,7 +38,14 @@ struct VolumeLine {
 
 impl ListVolumes {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let attached = registry().entries()?;
+        // Only root may read what is attached; to list a directory it is not needed.
+        let attached = match registry().entries() {
+            Err(_) if !self.dir.is_empty() && !is_root() => Vec::new(),
+            Err(error) if !is_root() => {
+                bail!("only root sees what is attached ({error}); `netram volume list DIR` needs no root")
+            }
+            read => read?,
+        };
         let mut volumes = Vec::new();
         for dir in &self.dir {
             volumes.extend(volumes_in(dir)?);

@@ -1,5 +1,5 @@
-//! `netram volume`: volumes and their block devices. A file for each subcommand; the process that has an attached
-//! volume open is in [`server`].
+//! `netram volume`: volumes and their block devices. A file for each subcommand; the process that has an
+//! attached volume open is in [`server`].
 
 mod attach;
 mod check;
@@ -131,8 +131,12 @@ fn end_check(volume: &Path, found: &VolumeCheck, as_json: bool) -> Result<ExitCo
     open_check::end_check(refusal, as_json)
 }
 
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 fn need_root(what: &str) -> Result<()> {
-    match rustix::process::geteuid().is_root() {
+    match is_root() {
         true => Ok(()),
         false => bail!("{what} needs root, because it makes a block device; run it with sudo"),
     }

@@ -20,7 +20,7 @@ use super::create::write_settings;
 use crate::command::open_check;
 use crate::options::{DurationArg, LENDERS_VARIABLE, SecurityArgs, UsageError, security};
 use crate::output;
-use crate::settings::key_path;
+use crate::settings::{key_path, owned, put};
 
 /// Restore a volume from its data lender's copy, after its own disk was lost
 ///
@@ -212,28 +212,16 @@ impl RestoreVolume {
 
     /// Returns the settings of the new volume, whose data lender is the one that it came from.
     fn settings(&self) -> Result<toml::Table> {
-        let mut table = toml::Table::new();
+        let (mut journal, mut own) = (toml::Table::new(), toml::Table::new());
         let lenders: Vec<toml::Value> = self.lender.iter().map(|one| one.to_string().into()).collect();
-        if !lenders.is_empty() {
-            table.insert("lenders".to_owned(), lenders.into());
-        }
-        table.insert("data-lender".to_owned(), self.from.to_string().into());
-        for (name, key) in [
-            ("key-file", &self.security.key_file),
-            ("data-lender-key-file", &self.data_lender_key_file),
-        ] {
-            if let Some(key) = key {
-                table.insert(name.to_owned(), key_path(key)?.into());
-            }
-        }
-        for (name, value) in [
-            ("insecure", self.security.insecure),
-            ("one-domain", self.one_domain),
-        ] {
-            if value {
-                table.insert(name.to_owned(), true.into());
-            }
-        }
-        Ok(table)
+        put(&mut journal, "lenders", (!lenders.is_empty()).then_some(lenders));
+        let key = self.security.key_file.as_deref().map(key_path).transpose()?;
+        put(&mut journal, "key-file", key);
+        put(&mut journal, "insecure", self.security.insecure.then_some(true));
+        put(&mut journal, "one-domain", self.one_domain.then_some(true));
+        put(&mut own, "data-lender", Some(self.from.to_string()));
+        let key = self.data_lender_key_file.as_deref().map(key_path).transpose()?;
+        put(&mut own, "data-lender-key-file", key);
+        Ok(owned([("journal", journal), ("volume", own)]))
     }
 }

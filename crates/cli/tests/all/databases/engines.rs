@@ -15,7 +15,7 @@ use crate::users::process::{UserProcess, has};
 const KEPT: u64 = 1000;
 
 struct Engine {
-    /// The program, and what it is told before anything else.
+    /// The program, and its first arguments.
     program: Vec<PathBuf>,
     directory: PathBuf,
     /// Where it was compiled, if it was.

@@ -1,13 +1,14 @@
 //! Databases as they are, on a mounted directory (`netram mount`) and on a volume (`netram volume attach`,
-//! ext4): the database is killed, its client, whoever serves the directory or the device, a lender, and all
-//! of them in turn. Every commit that was acknowledged is there afterwards, and the database's own check
-//! finds nothing.
+//! ext4): the database is killed, its client, the process that serves the directory or the device, a lender,
+//! and all of them in turn. Every acknowledged commit is there afterwards, and the database's own check finds
+//! nothing.
 //!
-//! `scenario` tells a round, `testbed` what is beneath; the other modules are databases. `NETRAM_KILL_ROUNDS`
-//! is how many rounds the long tests make (1,000), `NETRAM_KILL_SEED` replays their kills, as far as a
-//! machine's timing lets itself be replayed.
+//! `scenario` has a round, `testbed` the storage; the other modules are databases. `NETRAM_KILL_ROUNDS` is
+//! the number of rounds of the long tests (1,000); `NETRAM_KILL_SEED` replays their kills, as far as the
+//! machine's timing allows.
 //!
-//! Where a database is not here, or this process may not mount, these tests say so and leave.
+//! If a database is not installed, or this process may not mount, these tests are skipped with a line that
+//! says so.
 
 mod engines;
 mod scenario;
@@ -24,12 +25,12 @@ macro_rules! databases {
             const NAME: &str = stringify!($name);
 
             #[test]
-            fn on_a_mount_has_what_it_committed() {
+            fn on_a_mount_keeps_its_commits() {
                 scenario::each_kill_once(NAME, DatabaseTestbed::mount(NAME), $make);
             }
 
             #[test]
-            fn on_a_volume_has_what_it_committed() {
+            fn on_a_volume_keeps_its_commits() {
                 scenario::each_kill_once(NAME, DatabaseTestbed::volume(NAME), $make);
             }
 

@@ -1,4 +1,4 @@
-//! What happens to a database, round after round, and what must be there afterwards.
+//! A database's rounds of kills and recoveries, and the checks after each.
 
 use std::fmt::{self, Display};
 use std::fs::{self, File};
@@ -15,8 +15,7 @@ use crate::users::process::UserProcess;
 const PAUSE: Duration = Duration::from_millis(150);
 /// A lender is missed after half a second. Some kills come before that, some behind it.
 const LENDER_PAUSE: Duration = Duration::from_millis(800);
-/// Of the long tests: after so many rounds it is said how far they are, and a volume's file system is
-/// checked.
+/// Rounds of a long test after which its progress is printed and a volume's file system is checked.
 const REPORT: u64 = 50;
 
 /// A database of numbers. A client commits one after the other; old ones are removed.
@@ -24,8 +23,8 @@ pub(crate) trait TestDatabase {
     /// Starts its server, if it has one, and waits until that has recovered.
     fn start(&mut self);
 
-    /// A client that commits the numbers from `from` + 1 on, each in a transaction of its own, and says of
-    /// each when that is acknowledged.
+    /// Starts a client that commits the numbers from `from` + 1 on, each in its own transaction, and writes
+    /// each to `said` when it is acknowledged.
     fn client(&self, from: u64, said: File) -> UserProcess;
 
     /// Whether it is in the client's own process: then there is no server, and both are killed as one.
@@ -34,7 +33,7 @@ pub(crate) trait TestDatabase {
     /// SIGKILL, to all of its processes.
     fn kill(&mut self);
 
-    /// What a client that was killed had begun has come to its end.
+    /// Waits until the transactions that a killed client had begun have ended.
     fn settle(&self);
 
     /// The last number that is there: after all before it were found which should be there, with what was
@@ -45,22 +44,22 @@ pub(crate) trait TestDatabase {
     fn shorten(&mut self, last: u64);
 }
 
-/// Makes a database on a ground. `None`: it is not here, and it was said aloud.
+/// Makes a database on some storage. `None`: it is not installed, and the test printed that it is skipped.
 pub(crate) type Make = fn(&DatabaseTestbed) -> Option<Box<dyn TestDatabase>>;
 
-/// Who is killed, or lost.
+/// The process that is killed, or the lender that is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kill {
     /// All processes of the database.
     Database,
-    /// The client alone. The database goes on.
+    /// The client alone; the database goes on.
     Client,
-    /// The server of the device alone. Another takes its place, and nobody notices.
+    /// The server of the device alone; another takes its place without an error for the database.
     Server,
-    /// Whoever serves the ground, and then the database.
+    /// The process that serves the storage, and then the database.
     GroundThenDatabase,
     DatabaseThenGround,
-    /// A lender, with its memory. Commits go on; then the database.
+    /// A lender, with its memory, while commits go on; then the database.
     Lender,
     LenderThenGround,
     LenderThenDatabaseThenGround,
@@ -98,9 +97,9 @@ struct DatabaseScenario {
     ground: DatabaseTestbed,
     database: Box<dyn TestDatabase>,
     random: FaultsRandom,
-    /// What is there, after the last round.
+    /// The last number in the database after the last round.
     last: u64,
-    /// What clients said.
+    /// File with the numbers that clients reported as acknowledged.
     said: PathBuf,
     counts: Counts,
 }
@@ -110,7 +109,8 @@ struct Counts {
     rounds: u64,
     kills: [u64; KILLS.len()],
     commits: u64,
-    /// Said after the ground was killed, and not there: see [`DatabaseTestbed::kill`].
+    /// Numbers that were reported after the storage was killed, and are missing: see
+    /// [`DatabaseTestbed::kill`].
     belied: u64,
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn each_kill_once(name: &str, ground: Option<DatabaseTestbed>, make: 
     story.close();
 }
 
-/// Kills at random, as many as the environment says.
+/// Kills at random, as often as the environment says.
 pub(crate) fn a_thousand_kills(name: &str, ground: Option<DatabaseTestbed>, make: Make) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let rounds = number("NETRAM_KILL_ROUNDS").unwrap_or(1000);
@@ -215,13 +215,14 @@ impl DatabaseScenario {
         std::thread::sleep(at_most.mul_f64(self.random.below(1000) as f64 / 1000.0));
     }
 
-    /// A client commits; somebody is killed; what it was told is there.
+    /// A client commits, a process is killed, and what was acknowledged is there.
     fn round(&mut self, kill: Kill, checked: bool) {
         let mut client = self.database.client(self.last, File::create(&self.said).unwrap());
         self.wait_for_commit(&mut client, self.last);
         self.pause(PAUSE);
         let told = self.let_happen(kill, &mut client);
-        // With its server gone it has nothing left to do; but whoever is killed says no more.
+        // Without its server it has nothing left to do, but only a kill makes sure that it reports nothing
+        // more.
         client.kill();
         let ever = self.told();
         // Recovery is by those that are left, or an empty one is there already.
@@ -251,7 +252,7 @@ impl DatabaseScenario {
         self.database.shorten(there);
     }
 
-    /// Returns the last number that the client had been told of.
+    /// Kills, and returns the last number that was acknowledged to the client.
     fn let_happen(&mut self, kill: Kill, client: &mut UserProcess) -> u64 {
         let (said, last) = (self.said.clone(), self.last);
         let told = move || last_said(&said).max(last);
@@ -311,7 +312,7 @@ impl DatabaseScenario {
         });
     }
 
-    /// All closed in good order, and nobody lost anything by it.
+    /// Closes everything in order; nothing is lost.
     fn close(mut self) {
         self.database.kill();
         say(&self.counts);
@@ -319,7 +320,7 @@ impl DatabaseScenario {
     }
 }
 
-/// What was acknowledged last: a number a line, the last one perhaps cut.
+/// Returns the last acknowledged number of a file with one number on each line; the last line may be cut.
 fn last_said(said: &Path) -> u64 {
     let text = fs::read_to_string(said).unwrap();
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);

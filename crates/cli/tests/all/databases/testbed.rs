@@ -1,4 +1,4 @@
-//! What a database stands on: files that are kept once they are synced, whoever dies.
+//! The storage of a database: files that keep what was synced, whichever process dies.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -31,7 +31,7 @@ pub(crate) struct DatabaseTestbed {
 }
 
 impl DatabaseTestbed {
-    /// A directory that `netram mount` serves. `None`: the machine lacks something, which is said.
+    /// Mounts a directory. `None`: the machine lacks something, and the test printed that it is skipped.
     pub(crate) fn mount(name: &str) -> Option<DatabaseTestbed> {
         if cannot_mount() {
             return None;
@@ -84,22 +84,23 @@ impl DatabaseTestbed {
         give(&self.kept());
     }
 
-    /// Whether another server takes the place of one that dies, without anybody's doing.
+    /// Whether another server takes the place of one that dies by itself.
     pub(crate) fn replaces_servers(&self) -> bool {
         !self.is_mount()
     }
 
-    /// The server alone is killed; returns when another has taken its place.
+    /// Kills the server alone; returns when another has taken its place.
     pub(crate) fn kill_server(&self) {
         if let Kind::Volume(site) = &self.kind {
             site.kill_server();
         }
     }
 
-    /// SIGKILL, to whoever serves it. What `told` says was acknowledged by then.
+    /// Kills the process that serves the storage. Returns the last acknowledged number of that moment, as
+    /// `told` reads it.
     ///
-    /// On a mount that is asked afterwards. On a volume just before: while ext4's journal fails under several
-    /// callers, Linux reports a sync as done to one whose commit another has seen fail.
+    /// On a mount it is read afterwards. On a volume it is read just before: while ext4's journal fails under
+    /// several callers, Linux reports a sync as done to one whose commit failed for another.
     pub(crate) fn kill(&mut self, told: impl Fn() -> u64) -> u64 {
         assert!(!self.is_down, "it is killed once");
         self.is_down = true;
@@ -132,7 +133,7 @@ impl DatabaseTestbed {
         }
     }
 
-    /// Another one comes in its place, with nothing.
+    /// Starts another lender in the lost one's place, with an empty memory.
     pub(crate) fn replace_lender(&mut self) {
         match &mut self.kind {
             Kind::Mount(mounted) => mounted.replace_lender(),

@@ -1,5 +1,5 @@
-//! Bad files: damaged, cut, foreign and missing ones, sizes that make no sense, two clients at once. Each is
-//! told by name with a remedy; nothing acknowledged is lost, nothing panics.
+//! Bad files: damaged, cut, foreign and missing ones, impossible sizes, two clients at once. Each is reported
+//! by name with a remedy; nothing acknowledged is lost, nothing panics.
 
 use std::path::{Path, PathBuf};
 
@@ -46,6 +46,7 @@ fn well_or_named(client: &mut FaultsClient, what: &str, path: &Path) -> bool {
                 "run `",
                 "--accept-loss",
                 "name the",
+                "name a ",
                 "open once with",
             ];
             assert!(
@@ -134,7 +135,7 @@ fn copy_directory(source: &Path, target: &Path) {
 }
 
 #[test]
-fn a_damaged_log_is_repaired_by_nobody_and_believed_by_nobody() {
+fn a_damaged_log_is_refused_by_name_or_repaired_from_lenders() {
     damage_journal_file("log", 48);
 }
 
@@ -156,8 +157,8 @@ fn a_damaged_segment_table_is_refused_by_name_or_its_other_copy_serves() {
     let ended = client.start().end();
     client.learn(&ended.report);
     let table = place.disk().join("bank.segments");
-    // A missing table is made anew by the client and then lacks the segment: only the journal's records can
-    // tell.
+    // The client makes a missing table again, which then lacks the segment: only the journal's records show
+    // it.
     let read = || std::fs::read(&table).expect("the table is there");
     let mut whole = read();
     for round in 0..place.rounds(16) {
@@ -257,7 +258,7 @@ fn the_check_itself_notices_a_log_that_went_back_in_time() {
 }
 
 #[test]
-fn a_second_client_is_told_who_has_the_journal() {
+fn a_second_client_is_refused_with_the_process_that_has_the_journal() {
     let place = FaultsFixture::new();
     let mut client = place.journal(&[], 0);
     let running = client.start();

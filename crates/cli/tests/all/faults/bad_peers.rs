@@ -47,7 +47,7 @@ fn a_wrong_key_is_refused_and_the_lender_serves_on() {
     );
     // What the disk alone has acknowledged stays acknowledged.
     client.learn(&ended.report);
-    // The lender says why, with the remedy, and at most once a second however often the stranger tries.
+    // The lender logs the reason with the remedy, at most once a second however often the stranger tries.
     let log = lender.log_text();
     let refusals = log.lines().filter(|line| line.contains("WARN")).count() as u64;
     assert!(log.contains("give both sides the same key file"), "{log}");
@@ -136,7 +136,7 @@ fn a_lender_whose_memory_rots_is_caught() {
         client.kill(running);
         rot(lender.store(), &mut place.random);
         match client.try_recover() {
-            // The bit belonged to bytes that nobody needs.
+            // The flipped bit was in bytes that are not needed any more.
             Ok(_) => (),
             Err(refused) => {
                 assert!(
@@ -169,7 +169,7 @@ fn where_one_members_memory_rots_another_member_has_it_all() {
     }
 }
 
-/// What the client acknowledges does not reach the disk while the test lasts.
+/// Keeps the client's acknowledged records off the disk while the test lasts.
 fn only_lenders_hold(client: &mut FaultsClient) {
     client.work.disk_delay_ms = 600_000;
     client.work.window_bytes = 4 << 20;
@@ -196,10 +196,10 @@ fn rot(store: &Path, random: &mut FaultsRandom) {
     std::os::unix::fs::FileExt::write_all_at(&file, &flipped, at as u64).expect("memory takes bytes");
 }
 
-/// What a peer does that is no lender.
+/// Behaviour of a peer that is not a lender.
 #[derive(Clone, Copy, Debug)]
 enum Stranger {
-    /// Takes the connection and says nothing.
+    /// Accepts the connection and sends nothing.
     Silent,
     /// Speaks something else.
     Garbage,
@@ -241,7 +241,7 @@ fn a_peer_that_is_no_lender_costs_a_place_and_no_commit() {
         stranger(&path, kind);
         client.work.lenders.insert(0, format!("unix:{}", path.display()));
     }
-    // The one real lender stands last; the others are tried for ever.
+    // The one real lender is last in the list; the others are tried forever.
     let running = client.start();
     running.until_acks_by_rule(500);
     let heard = client.kill(running);

@@ -22,7 +22,8 @@ fn write(volume: &Volume, version: u8) {
         .expect("they complete");
 }
 
-/// Its log had room, so it called everything flushed until that was full, and then said nothing of why.
+/// The data lender's log had room, so it acknowledged flushes until the log was full, and then reported no
+/// reason.
 #[test]
 fn a_full_disk_at_the_data_lender_stops_no_write_and_room_brings_the_copy_back() {
     let place = FaultsFixture::new();

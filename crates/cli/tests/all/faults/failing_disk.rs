@@ -30,7 +30,7 @@ pub(super) fn traced(client: &FaultsClient, place: &FaultsFixture, injection: &s
     traced
 }
 
-/// What is missing to trace a process.
+/// Returns what is missing to trace a process, as the error.
 pub(super) fn tracer() -> Result<(), String> {
     tool(
         "strace",

@@ -7,13 +7,13 @@ use crate::faults::harness::{FaultsFixture, skipped};
 use crate::faults::worker::WorkerMessage;
 
 #[test]
-fn a_disk_full_in_mid_truncation_stops_commits_with_the_reason_and_space_lets_them_go_on() {
+fn a_full_disk_during_truncation_stops_commits_until_there_is_space() {
     let mut place = FaultsFixture::new();
     let disk = match SmallDisk::new(place.disk(), 24 << 20) {
         Ok(disk) => disk,
         Err(missing) => {
             return skipped(
-                "a_disk_full_in_mid_truncation_stops_commits_with_the_reason_and_space_lets_them_go_on",
+                "a_full_disk_during_truncation_stops_commits_until_there_is_space",
                 &missing,
             );
         }
@@ -23,7 +23,7 @@ fn a_disk_full_in_mid_truncation_stops_commits_with_the_reason_and_space_lets_th
     client.recover();
     let filler = disk.fill();
     let running = client.start();
-    // Commits go on until the log is full: its space was its own from the beginning.
+    // Commits go on until the log is full: its space was allocated at the start.
     let heard = running.until("the log is full", |heard| {
         heard
             .messages
@@ -41,7 +41,7 @@ fn a_disk_full_in_mid_truncation_stops_commits_with_the_reason_and_space_lets_th
         "{full}"
     );
     assert!(full.contains("bank.data"), "{full} does not name the segment");
-    // A crash now finds the same full disk, says so, and loses nothing.
+    // A restart after a crash finds the same full disk, reports it, and loses nothing.
     let running = match place.random.below(2) {
         0 => running,
         _ => {

@@ -69,7 +69,7 @@ impl Grown<'_> {
         shown["capacity"].as_u64().unwrap()
     }
 
-    /// Tries to grow under the tracer: whether the program came to a good end, and what it said.
+    /// Tries to grow the log under the tracer. Returns whether it succeeded, and its output.
     fn grow_traced(&self, injection: &str, bytes: u64) -> (bool, String) {
         let call = injection.split(':').next().unwrap_or_default();
         let ran = Command::new("strace")
@@ -132,10 +132,10 @@ fn growing_is_killed_at_every_call_that_changes_the_disk() {
 }
 
 #[test]
-fn a_sync_that_fails_while_a_log_grows_is_told_and_nothing_is_lost() {
+fn a_sync_that_fails_while_a_log_grows_is_reported_and_nothing_is_lost() {
     if let Err(missing) = tracer() {
         return skipped(
-            "a_sync_that_fails_while_a_log_grows_is_told_and_nothing_is_lost",
+            "a_sync_that_fails_while_a_log_grows_is_reported_and_nothing_is_lost",
             &missing,
         );
     }

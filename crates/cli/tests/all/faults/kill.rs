@@ -69,7 +69,7 @@ fn a_client_killed_while_its_log_wraps_loses_no_record_that_it_kept() {
 }
 
 #[test]
-fn a_killed_bank_is_to_the_byte_what_was_committed() {
+fn a_killed_bank_has_exactly_the_committed_bytes() {
     let mut place = FaultsFixture::new();
     let lender = place.lender("a");
     let mut client = place.bank(&[&lender], 1);
@@ -78,7 +78,7 @@ fn a_killed_bank_is_to_the_byte_what_was_committed() {
 }
 
 #[test]
-fn what_only_lenders_hold_survives_the_client() {
+fn records_that_only_lenders_hold_survive_the_client() {
     let mut place = FaultsFixture::new();
     let lenders = [place.lender("a"), place.lender("b")];
     let mut client = place.journal(&[&lenders[0], &lenders[1]], 2);

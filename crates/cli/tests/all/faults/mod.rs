@@ -1,10 +1,10 @@
 //! Real processes under real faults: a client and its lenders are killed, stopped, cut off and given bad
-//! disks, and after each fault everything that was acknowledged is there.
+//! disks. After each fault everything acknowledged is there.
 //!
-//! A test starts `netram lender serve` processes and a client process (`worker`, this test binary again), tells the
-//! story of one fault, and lets a later client process compare what it recovers with what the earlier ones
-//! acknowledged. What a machine cannot do (no root, no loop devices, no strace) is skipped with a line that
-//! begins `SKIPPED`.
+//! A test starts `netram lender serve` processes and a client process (`worker`, this test binary again),
+//! causes one fault, and lets a later client process compare what it recovers with what the earlier ones
+//! acknowledged. If the machine cannot do something (no root, no loop devices, no strace), it is skipped with
+//! a line that begins with `SKIPPED`.
 //!
 //! `NETRAM_FAULT_SEED` replays the kill points of a run, which every failed test prints;
 //! `NETRAM_FAULT_ROUNDS` multiplies how often each fault is tried.

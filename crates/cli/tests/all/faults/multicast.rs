@@ -1,6 +1,6 @@
-//! Appends by multicast, between machines of their own: one lender's network loses every tenth datagram, and
-//! a machine on the way sends two of three again, later: doubled, and for whoever missed the first, out of
-//! order. The third stays lost.
+//! Appends by multicast between network namespaces. One lender's network loses every tenth datagram, and
+//! another machine sends two of three again later: a duplicate, or out of order for a lender that missed the
+//! first. The third stays lost.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -17,7 +17,7 @@ const LOSSY: usize = 1;
 const LENDERS: [usize; 3] = [1, 2, 3];
 const ECHO: usize = 4;
 const GROUP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(239, 77, 3, 1), 7421);
-/// What the echo says once it hears.
+/// Line of the echo process once it listens.
 const ECHOING: &str = "echoing";
 /// Tells this test binary to be the machine that sends datagrams again; its own address.
 const ECHO_ADDRESS: &str = "NETRAM_ECHO_ADDRESS";
@@ -31,7 +31,7 @@ struct Site {
 }
 
 impl Site {
-    /// `None`: this machine cannot, and the test has said so.
+    /// Returns `None` if this machine lacks something; the test printed that it is skipped.
     fn new(test: &str) -> Option<Site> {
         let network = match Network::new(5).and_then(|network| lossy(&network).map(|()| network)) {
             Ok(network) => network,
@@ -72,7 +72,7 @@ impl Site {
         client
     }
 
-    /// What lender `index` counted: appends that were multicast, holes, and datagrams that came twice.
+    /// Returns lender `index`'s counters: multicast appends, holes, and duplicate datagrams.
     fn counts(&self, index: usize) -> (u64, u64, u64) {
         let mut line = self.network.on(LENDERS[index]);
         let key = self.place.key().display().to_string();
@@ -127,7 +127,7 @@ fn echo(place: &FaultsFixture, network: &Network) -> FaultsProcess {
     let (said, hears) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let ready = lines.any(|line| line.is_ok_and(|line| line.contains(ECHOING)));
-        // Nobody waits any more where the test has given up.
+        // The receiver is gone if the test has given up.
         let _ = said.send(ready);
     });
     assert_eq!(hears.recv_timeout(PATIENCE), Ok(true), "the echo did not start");

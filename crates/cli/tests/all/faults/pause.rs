@@ -60,7 +60,7 @@ fn a_lone_member_that_falls_silent_makes_commits_wait_for_the_disk_until_it_rejo
 }
 
 #[test]
-fn a_client_that_was_stopped_goes_on_as_if_nothing_had_been() {
+fn a_client_that_was_stopped_goes_on_unharmed() {
     let place = FaultsFixture::new();
     let lenders = [place.lender("a"), place.lender("b")];
     let mut client = place.bank(&[&lenders[0], &lenders[1]], 2);
@@ -110,8 +110,8 @@ fn a_stopped_client_whose_journal_was_taken_over_never_acknowledges_again() {
     let failure = ended.report.failure().expect("a fenced client fails");
     assert!(failure.contains("fenced"), "{failure}");
     assert_eq!(ended.report.after_failure, 0, "it went on acknowledging");
-    // A reply that was read before the stop may be told after it, but never more than the newer one took
-    // over.
+    // A reply that was read before the stop may be reported after it, but never beyond what the newer client
+    // took over.
     older.learn(&ended.report);
     let taken_over = serving.heard().report().expect("it serves").last[0];
     let acked = ended.report.acked[0];
@@ -121,7 +121,7 @@ fn a_stopped_client_whose_journal_was_taken_over_never_acknowledges_again() {
     );
     newer.kill(serving);
     newer.recover();
-    // The old copy of the directory is of no use any more, and says so.
+    // The old copy of the directory is refused now, with the reason.
     older.work.patience_ms = 1000;
     match older.try_recover() {
         Err(refused) => assert!(

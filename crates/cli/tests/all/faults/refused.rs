@@ -1,12 +1,12 @@
 //! Refused calls: the system has no descriptor, memory, room or right for one call, or a signal interrupts
-//! it, and the next time it has (rule 17). The tracer refuses every call of a kind in turn. A service says so
-//! and goes on; an opening may be refused with the reason, and succeeds the next time.
+//! it, and the next time it succeeds (rule 17). The tracer refuses every call of a kind in turn. A service
+//! reports it and goes on; an opening may be refused with the reason, and succeeds the next time.
 
 use crate::faults::failing_disk::{traced, tracer};
 use crate::faults::harness::{FaultsClient, FaultsFixture, FaultsLender, skipped};
 use crate::faults::worker::WorkerMessage;
 
-/// What a call may be refused with.
+/// Errors with which calls are refused.
 const ERRORS: [&str; 6] = ["EMFILE", "ENFILE", "ENOMEM", "EACCES", "EINTR", "ENOSPC"];
 /// Every call that opens, looks, reads, writes or reserves; syncs may only be interrupted.
 const CALLS: [&str; 7] = [
@@ -20,7 +20,7 @@ const CALLS: [&str; 7] = [
 ];
 /// Calls in a row that are refused.
 const ROW: u64 = 2;
-/// In a short run every so many calls one is refused, with one of the errors.
+/// Distance between refused calls in a short run, each with one of the errors.
 const STRIDE: u64 = 5;
 /// The furthest call in a short run, and in a long one.
 const LAST_SHORT: u64 = 24;
@@ -169,11 +169,11 @@ fn a_volume_goes_on_after_every_refused_call() {
     refuse_each("a_volume_goes_on_after_every_refused_call", Extent::All, volume);
 }
 
-/// Calls that a lender makes for others while it serves. `recvfrom` is left out: what waits for signals reads
-/// its own socket by it, which no system refuses, and the tracer cannot tell the two apart.
+/// Calls that a lender makes while it serves. `recvfrom` is left out: the thread that waits for signals reads
+/// its own socket by it, and the tracer cannot tell the two apart.
 const LENDER_CALLS: [&str; 4] = ["accept4", "epoll_ctl", "sendto", "openat"];
 
-/// Refuses calls of a lender that serves, one kind after the other: whoever comes afterwards is served.
+/// Refuses calls of a running lender, one kind after the other: later clients are served.
 fn lender_refuses(test: &str, firsts: &[u64]) {
     if let Err(missing) = tracer() {
         return skipped(test, &missing);
@@ -200,7 +200,7 @@ fn lender_refuses(test: &str, firsts: &[u64]) {
             ];
             let address = format!("unix:{}", place.memory().join("a").display());
             let Some(mut lender) = FaultsLender::try_start(&place, "a", &address, &wrap, &[]) else {
-                // Refused while it started: it said why.
+                // Refused while it started: its log has the reason.
                 let log = std::fs::read_to_string(place.memory().join("a.log")).unwrap_or_default();
                 assert!(log.contains("os error"), "{injection}: {log}");
                 continue;

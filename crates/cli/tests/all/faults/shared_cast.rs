@@ -1,6 +1,6 @@
-//! A shared region whose nodes multicast what they commit to each other, each on a machine of its own: two
-//! machines' networks lose a part of the datagrams. What is lost comes from the server, no version is ever
-//! missing, and in the end all have the same bytes.
+//! A shared region whose nodes send their commits to each other by multicast, each in its own network
+//! namespace. Two of these networks lose a part of the datagrams. Lost ones come from the server, no version
+//! is ever missing, and in the end all nodes have the same bytes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -34,8 +34,8 @@ const NODE: &str = "NETRAM_CAST_NODE";
 
 const LOCKS: u64 = 4;
 const SPAN: usize = 64 << 10;
-/// In a span: the number of its writes; that number again, in a ring of so many; and bytes that fill some
-/// datagrams.
+/// Entries of a span's ring. A span has the number of its writes, a ring with that number repeated, and bytes
+/// that fill some datagrams.
 const RING: u64 = 1024;
 const TEXT: usize = 32 << 10;
 const TEXT_BYTES: usize = 20_000;
@@ -50,7 +50,7 @@ struct Task {
     seed: Option<u64>,
 }
 
-/// What a node has counted.
+/// A node's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Counts {
     commits: u64,
@@ -60,8 +60,8 @@ struct Counts {
     linked: u64,
 }
 
-/// Not a test by itself: with the variable set, a node that writes until it is told to stop. Its input says
-/// when; it ends with its parent, or after some minutes.
+/// Not a test by itself: with the variable set, a node that writes until its input says to stop. It ends with
+/// its parent, or after some minutes.
 #[test]
 fn cast_node_process() {
     let Ok(task) = std::env::var(NODE) else { return };
@@ -87,7 +87,7 @@ fn cast_node_process() {
         assert!(stopped, "the test has ended");
     });
     say("stopped", &());
-    // All have stopped: what they wrote comes with their locks.
+    // All have stopped: their last writes come with their locks.
     let _ = std::io::stdin().lines().next();
     let mut txn = node.begin(RestoreMode::Restore).unwrap();
     let locks: Vec<_> = (0..LOCKS)
@@ -150,7 +150,7 @@ fn write(node: &Node, random: &mut FaultsRandom) {
     for lock in locks {
         let start = lock as usize * SPAN;
         let next = node.region().get::<u64>(start).unwrap() + 1;
-        // In this order: whoever looks on in this process sees the stores of its own transactions.
+        // In this order: a thread that watches in this process sees the stores of its own transactions.
         txn.set(ring(start, next), &next).unwrap();
         txn.set(start, &next).unwrap();
         if long {
@@ -169,7 +169,7 @@ fn number(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"))
 }
 
-/// At every moment each write up to the newest is there, and none is taken back.
+/// Checks that each write up to the newest is there at every moment, and none is taken back.
 fn look_on(node: &Node, over: &AtomicBool) {
     let mut reader = node.reader().unwrap();
     let mut before = vec![0; LOCKS as usize];
@@ -221,7 +221,7 @@ impl Running {
             for line in lines.map_while(Result::ok) {
                 match line.strip_prefix("counts ") {
                     Some(counts) => *newest.lock().unwrap() = serde_json::from_str(counts).unwrap(),
-                    // Who has heard enough hears no more.
+                    // The listener may have enough and be gone.
                     None => drop(say.send(line)),
                 }
             }
@@ -272,7 +272,7 @@ impl Drop for Running {
     }
 }
 
-/// A machine drops a fifth of what comes by multicast, and counts it. Links are not touched.
+/// Makes a machine drop a fifth of its multicast datagrams, and count them. Links are not touched.
 fn lossy(network: &Network, machine: usize) -> Result<(), String> {
     let rules = format!(
         "add table ip loss\n\
@@ -325,7 +325,7 @@ fn serve(place: &FaultsFixture, network: &Network, lender: &FaultsLender) -> (Fa
         spans: Spans::even(bytes, SPAN as u64).unwrap(),
         log_bytes: 16 << 20,
         nodes_settings: format!(
-            "lenders = [{:?}]\nmembers = 1\none-domain = true\nkey-file = {:?}\n",
+            "[journal]\nlenders = [{:?}]\nmembers = 1\none-domain = true\nkey-file = {:?}\n",
             lender.address,
             place.key()
         ),
@@ -353,8 +353,8 @@ fn serve(place: &FaultsFixture, network: &Network, lender: &FaultsLender) -> (Fa
 }
 
 #[test]
-fn what_multicast_loses_between_nodes_the_server_brings() {
-    let test = "what_multicast_loses_between_nodes_the_server_brings";
+fn the_server_delivers_what_multicast_loses_between_nodes() {
+    let test = "the_server_delivers_what_multicast_loses_between_nodes";
     let network = match network() {
         Ok(network) => network,
         Err(missing) => return skipped(test, &missing),
@@ -410,7 +410,7 @@ fn what_multicast_loses_between_nodes_the_server_brings() {
     for node in nodes {
         node.leaves();
     }
-    // One that comes now has the server's copy.
+    // A node that joins now gets the server's copy.
     let mut late = Running::start(&network, NODES[0], &task("late", None));
     late.tell();
     late.tell();

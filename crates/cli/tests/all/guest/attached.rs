@@ -1,4 +1,5 @@
-//! `netram volume attach` by the kernel's own NBD client: in a guest, for few machines have that driver loaded.
+//! `netram volume attach` by the kernel's own NBD client: in a guest, for few machines have that driver
+//! loaded.
 
 use crate::faults::harness::random::FaultsRandom;
 use crate::guest::machine::{Guest, can_boot};
@@ -36,7 +37,7 @@ fn a_file_system_on_a_volume_attached_by_the_kernels_nbd_does_not_notice_its_ser
     guest.must(&format!("{netram} grow /run/db --size 64MiB"));
     assert_eq!(size(&mut guest, NBD), Some(64 * MIB));
     guest.must("resize2fs /dev/nbd0");
-    // Without its supervisor it is served as long as somebody uses it.
+    // Without its supervisor it is served while it is in use.
     let server = server_in(&mut guest, &netram);
     let supervisor = process_in(&mut guest, &netram, "supervisor");
     guest.must(&format!("kill -9 {supervisor}"));
@@ -70,7 +71,7 @@ fn kill_server_under_writer(guest: &mut Guest, netram: &str, synced: u64, moment
     let server = server_in(guest, netram);
     let writing = part::command(&format!("write /run/mount {synced}"));
     let moment = 200 + moments.below(400);
-    // Requests that it has taken are never answered by it, and others come while there is none.
+    // The stopped server never answers the requests that it has taken; others arrive while there is none.
     guest.tell(&format!(
         "{writing} & echo $! >/run/writer; sleep 0.{moment}; kill -9 {server}"
     ));
@@ -92,7 +93,8 @@ fn kill_server_under_writer(guest: &mut Guest, netram: &str, synced: u64, moment
 
 /// Kills server and supervisor, in two ways; what is synced stays.
 fn end_by_force(guest: &mut Guest, netram: &str, synced: u64) {
-    // What is killed by force gives errors, and those at once: nothing waits for a server that nobody starts.
+    // A device that is detached by force gives errors at once: no request waits for a server that will not
+    // come.
     guest.must(&format!("{netram} attach /run/db"));
     guest.must(MOUNT);
     guest.must("dd if=/bin/sh of=/run/mount/unsynced bs=64k count=4 status=none");
@@ -103,9 +105,9 @@ fn end_by_force(guest: &mut Guest, netram: &str, synced: u64) {
     guest.must(&format!("{netram} attach /run/db"));
     check(guest, synced);
     guest.must("umount /run/mount");
-    // Nor does it for one whose supervisor was killed with it, once somebody comes.
+    // The same for a device whose supervisor was killed with its server, at the next command.
     let (server, supervisor) = (server_in(guest, netram), process_in(guest, netram, "supervisor"));
-    // An idle server may be gone by itself before its turn comes.
+    // An idle server may have ended by itself before.
     guest.must(&format!(
         "kill -9 {supervisor}; kill -9 {server} 2>/dev/null; true"
     ));

@@ -11,14 +11,14 @@ use crate::faults::harness::process::tool;
 use crate::guest::machine::{Guest, SHARED, SHARED_FREE};
 
 const EMULATOR: &str = "qemu-system-x86_64";
-/// What serves this machine's files to the guest, where distributions have it.
+/// Places of the program that serves this machine's files to the guest.
 const FILES: [&str; 2] = ["/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd"];
 /// Longest silence of a machine that is emulated while it boots.
 const BOOT_PATIENCE: Duration = Duration::from_secs(120);
 const FILES_PATIENCE: Duration = Duration::from_secs(30);
 const MEMORY: &str = "512M";
 const INIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/all/guest/emulated.sh");
-/// Where `scripts/guest.sh` puts a kernel and its modules, unless this variable says where they are.
+/// Variable with the directory of a kernel and its modules, as `scripts/guest.sh` makes it.
 const KERNEL: &str = "NETRAM_GUEST_KERNEL";
 const KERNEL_DEFAULT: &str = "/var/cache/netram/guest-kernel";
 /// This machine's loopback, as guests see it.

@@ -61,7 +61,7 @@ impl Cable {
         format!("tcp://{HOST}:{PORT}")
     }
 
-    /// What makes a guest's device `/dev/nbd0` of that server's export.
+    /// Returns the command that makes the guest's device `/dev/nbd0` of that server's export.
     pub(crate) fn client(connections: u32) -> String {
         format!("nbd-client {HOST} {PORT} /dev/nbd0 -N db -C {connections}")
     }
@@ -83,7 +83,7 @@ impl Drop for Cable {
     }
 }
 
-/// What every guest needs. `Err`: what this machine lacks.
+/// Checks what every guest needs; the error says what this machine lacks.
 pub(crate) fn can_boot() -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("this is not root".into());
@@ -144,7 +144,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts `netram volume serve`. With `slow_disk` each sync of the journal's file takes 200 ms longer, so
-    /// that what was written meanwhile is in this process's memory and the lender's only.
+    /// that writes of that time are only in this process's memory and at the lender.
     pub(crate) fn of_volume(cable: &Cable, volume: &Path, slow_disk: bool) -> Server {
         let mut command = cable.here();
         if slow_disk {
@@ -208,11 +208,11 @@ impl Drop for Server {
 /// A kernel with its processes, on a read-only view of this machine's files. Cut off when dropped.
 pub(crate) struct Guest {
     child: Child,
-    /// What it has its root from, if that is a process.
+    /// Process that serves the guest's root file system, if one does.
     files: Option<Child>,
     input: ChildStdin,
     said: Receiver<String>,
-    /// Everything, for whoever reads of a failure.
+    /// All output, for a failed test's report.
     story: String,
 }
 
@@ -274,7 +274,7 @@ impl Guest {
                     .send(String::from_utf8_lossy(&line).trim().to_owned())
                     .is_err()
                 {
-                    // Nobody listens; the guest must not wait for that.
+                    // The output is not needed, but the guest must not wait until it is read.
                     let _ = std::io::copy(&mut output.by_ref(), &mut std::io::sink());
                 }
                 line.clear();
@@ -320,13 +320,13 @@ impl Guest {
         writeln!(self.input, "{command}").expect("the guest listens");
     }
 
-    /// Runs a command to its end: what it said, and how it ended.
+    /// Runs a command to its end. Returns its output and exit code.
     pub(crate) fn run(&mut self, command: &str) -> (String, i32) {
         self.tell(command);
         self.end_of_command()
     }
 
-    /// What the command that runs still says, and how it ends.
+    /// Returns the rest of the running command's output, and its exit code.
     pub(crate) fn end_of_command(&mut self) -> (String, i32) {
         let mut said = String::new();
         let code = self.find(|line| {
@@ -340,7 +340,7 @@ impl Guest {
         (said, code)
     }
 
-    /// Runs a command that must go well: what it said.
+    /// Runs a command that must succeed. Returns its output.
     pub(crate) fn must(&mut self, command: &str) -> String {
         let (said, code) = self.run(command);
         assert_eq!(code, 0, "{command}: {said}\nthe guest: {}", self.story);
@@ -358,7 +358,7 @@ impl Guest {
         last.unwrap_or_else(|| panic!("the guest has ended: {}", self.story)) + 1
     }
 
-    /// Ends everything of it at once, wherever it is: how many files were synced by then, if more than
+    /// Ends all processes of the guest at once. Returns how many files were synced by then, if more than
     /// `synced`.
     pub(crate) fn cut(mut self, synced: u64) -> u64 {
         self.kill();

@@ -1,13 +1,13 @@
-//! The Linux kernel's own NBD client, as a guest's: a whole kernel in a process (User-mode Linux), with ext4
-//! on a volume that this machine serves, cut off in mid-write.
+//! The Linux kernel's own NBD client in a guest: a whole kernel in a process (User-mode Linux), with ext4 on
+//! a volume that this machine serves, cut off while it writes.
 //!
-//! The guest's writer syncs small files and says so of each on the console. Then all processes of the guest
-//! are killed at once, as when its power fails; in some rounds the server too, and then what the lender has
-//! is needed. Every file that the guest had said is synced must be there, and the file system clean.
+//! The guest's writer syncs small files and reports each on the console. Then all processes of the guest are
+//! killed at once, as in a power cut; in some rounds the server too, and then the lender's bytes are needed.
+//! Every file that the guest reported as synced must be there, and the file system clean.
 //!
-//! Needs root, `linux.uml` with its modules, `nbd-client` and a tap device; without them each test says
+//! Needs root, `linux.uml` with its modules, `nbd-client` and a tap device; without them each test prints
 //! `SKIPPED` and why. `NETRAM_GUEST_ROUNDS` multiplies the rounds, `NETRAM_GUEST_SEED` replays the moments,
-//! as far as a machine's timing lets itself be replayed.
+//! as far as the machine's timing allows.
 
 mod attached;
 #[path = "../../../../block/attach/tests/all/device/cache.rs"]
@@ -38,7 +38,7 @@ const NBD: &str = "/dev/nbd0";
 const COPY: &str = "dd if=/bin/sh of=/dev/nbd0 bs=4096 status=none";
 const MOUNT: &str = "mount -t ext4 /dev/nbd0 /run/mount";
 
-/// What a round does, beside cutting the guest off.
+/// Fault of a round, beside cutting the guest off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Round {
     /// Only that.
@@ -102,8 +102,7 @@ impl GuestFixture {
 
     /// Opens the volume as its next server will, and closes it: bytes that its recovery had from the lender.
     fn recover(&self) -> u64 {
-        // Not in this process: what it starts meanwhile, for other tests, would have the volume's lock for a
-        // moment.
+        // Not in this process: a child that another test starts would have the volume's lock for a moment.
         let (program, arguments, (name, value)) =
             part::process(&format!("recover {}", self.volume().display()));
         let ran = finish(Command::new(program).args(arguments).env(name, value));
@@ -182,7 +181,7 @@ impl GuestScenario<'_> {
         let guest = &mut self.guest;
         check(guest, self.synced);
         if round == Round::SlowServer {
-            // The same file system, on a server that has begun anew.
+            // The same file system, on a server that was started again.
             guest.must("umount /run/mount; nbd-client -d /dev/nbd0");
             self.server.stop();
             self.server = self.place.serve(true);
@@ -205,7 +204,7 @@ impl GuestScenario<'_> {
     }
 }
 
-/// The first server, and the first guest, which tells whether there can be one.
+/// Starts the first server and guest. The error says why this machine cannot have a guest.
 fn start(name: &str) -> Result<(GuestFixture, Guest, Server), String> {
     let place = GuestFixture::new(name)?;
     let server = place.serve(false);
@@ -213,7 +212,7 @@ fn start(name: &str) -> Result<(GuestFixture, Guest, Server), String> {
     Ok((place, guest, server))
 }
 
-/// What a guest wrote is there for this machine too, by another way.
+/// Checks on this machine, by the attached volume, what the guest wrote.
 fn check_on_this_machine(place: &GuestFixture, synced: u64) {
     let directory = place.directory.path();
     let disk = |arguments: &[&str]| {
@@ -252,7 +251,7 @@ fn a_guest_that_loses_its_server_connects_again_and_finds_every_synced_file_and_
     write(&mut guest, 0);
     let mut synced = guest.wait_for_synced(30);
     server.kill();
-    // `nbd-client` says nothing to the kernel of waiting for another server: what is written fails.
+    // `nbd-client` does not tell the kernel to wait for another server, so writes fail.
     let (said, _) = guest.end_of_command();
     assert!(said.contains("failed: "), "{said}");
     synced = said
@@ -309,7 +308,7 @@ fn flushes_and_forced_writes_of_a_guests_ext4_arrive() {
     guest.must(&format!("{COPY} count=8 oflag=direct,dsync"));
     let arrived = flushes() - before;
     assert!(arrived >= 8, "{arrived} of 8 forced writes arrived");
-    // These are not forced; the flush comes behind them.
+    // These writes are not forced; the flush comes after them.
     let before = flushes();
     guest.must(&format!("{COPY} count=8 oflag=direct conv=fsync"));
     assert!(flushes() > before, "no flush arrived");

@@ -1,4 +1,4 @@
-//! What this test binary does when it is started again: in the guest, or as a server beside it.
+//! The parts of this test binary when it is started again: in the guest, or as a server beside it.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -9,18 +9,18 @@ use netram_volume::Volume;
 
 use crate::guest::cache::CachedDevice;
 
-/// The variable that says what to do, with its arguments.
+/// Variable with the part to play and its arguments.
 const PART: &str = "NETRAM_GUEST_PART";
-/// The line that says that file number so and so is synced.
+/// Beginning of the line that reports a file's number as synced.
 const SYNCED: &str = "synced ";
-/// The line that says how many bytes a recovery had from members.
+/// Beginning of the line with the bytes that a recovery got from lenders.
 const FROM_MEMBERS: &str = "bytes from members: ";
 
 /// Not a test of its own: the process that plays a part.
 #[test]
 fn part() {
     let Ok(said) = std::env::var(PART) else { return };
-    // The test runner has begun a line.
+    // The test runner has written the beginning of a line.
     say("");
     match said.split(' ').collect::<Vec<_>>()[..] {
         ["write", directory, from] => write_until_it_fails(Path::new(directory), number(from)..),
@@ -61,7 +61,7 @@ pub(crate) fn acknowledged(line: &str) -> Option<u64> {
     line.strip_prefix(SYNCED)?.parse().ok()
 }
 
-/// Writes and syncs files and their directory, and says so of each, until something fails.
+/// Writes and syncs files and their directory, and reports each, until something fails.
 fn write_until_it_fails(directory: &Path, numbers: impl Iterator<Item = u64>) {
     for number in numbers {
         let written = File::create(directory.join(number.to_string()))
@@ -89,7 +89,7 @@ pub(crate) fn check(directory: &Path, count: u64) {
     }
 }
 
-/// Opens a volume, as whoever serves it does, and closes it.
+/// Opens a volume, as its server does, and closes it.
 fn recover(volume: &Path) {
     let (volume, recovered) = Volume::open(volume).expect("it opens");
     volume.close().expect("it closes");
@@ -118,7 +118,7 @@ fn serve(image: &Path, address: &str) {
     });
     let _server = server.expect("the server starts");
     say("ready");
-    // Until it is killed, or the test is gone.
+    // Runs until it is killed, or the test is gone.
     let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
 }
 

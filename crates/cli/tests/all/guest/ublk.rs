@@ -1,8 +1,9 @@
-//! `netram volume attach` by the kernel's ublk: in a guest under QEMU, for User-mode Linux has no such driver.
+//! `netram volume attach` by the kernel's ublk, in a guest under QEMU, because User-mode Linux has no such
+//! driver.
 //!
-//! One story, for booting takes most of its time: a raw device, a file system whose server and supervisor are
-//! killed, then the whole machine is cut off, and another boot finds what was synced, some of it in a
-//! lender's memory only.
+//! One test, because booting takes most of its time: a raw device, a file system whose server and supervisor
+//! are killed, then the whole machine is cut off, and another boot finds what was synced, some of it only in
+//! a lender's memory.
 
 use std::fs::File;
 
@@ -29,8 +30,8 @@ struct Story {
 
 #[test]
 #[ignore = "minutes: make guest"]
-fn a_volume_attached_by_ublk_keeps_what_was_synced_whoever_is_killed() {
-    const NAME: &str = "a_volume_attached_by_ublk_keeps_what_was_synced_whoever_is_killed";
+fn a_volume_attached_by_ublk_keeps_synced_files_whatever_is_killed() {
+    const NAME: &str = "a_volume_attached_by_ublk_keeps_synced_files_whatever_is_killed";
     let directory = tempfile::Builder::new()
         .prefix("netram-guest-")
         .tempdir()
@@ -71,7 +72,7 @@ fn a_volume_attached_by_ublk_keeps_what_was_synced_whoever_is_killed() {
     story.netram(&format!(
         "create /run/disk/db --size 48MiB --journal-size 16MiB --key-file {key} --lender tcp://{HOST}:{port}"
     ));
-    // Nobody has said which way.
+    // No driver is named.
     let attached = story.netram("attach /run/disk/db");
     assert!(attached.contains(&format!("({DEVICE})")), "{attached}");
     story.guest.must(&format!(
@@ -169,7 +170,7 @@ impl Story {
             .map_or(synced, |number| number + 1);
     }
 
-    /// Without its supervisor it is served as long as somebody uses it, and no longer.
+    /// Without its supervisor the device is served while it is in use, and no longer.
     fn kill_supervisor(&mut self) {
         let (server, supervisor) = (self.process("server"), self.process("supervisor"));
         self.guest.must(&format!("kill -9 {supervisor}"));
@@ -185,12 +186,12 @@ impl Story {
         self.check();
     }
 
-    /// Not while it is mounted; then everything of it is gone.
+    /// Refused while it is mounted; afterwards device and processes are gone.
     fn detach(&mut self) {
         let line = format!("{} detach db", self.netram);
         let refused = self.guest.run(&line);
         assert!(refused.0.contains("mounted at /run/mount"), "{refused:?}");
-        // It grows where the kernel can do that, which this one cannot, and says so.
+        // Growing needs a kernel that can do it; this one cannot, and the error says so.
         let line = format!("{} grow /run/disk/db --size 64MiB", self.netram);
         let (said, _) = self.guest.run(&line);
         let grown = size(&mut self.guest, DEVICE) == Some(64 * MIB);
@@ -202,8 +203,8 @@ impl Story {
         assert_eq!(size(&mut self.guest, DEVICE), Some(64 * MIB));
     }
 
-    /// What is ended by force gives errors, and those at once; so does what has neither server nor
-    /// supervisor, once somebody comes.
+    /// A device that is detached by force gives errors at once; so does one without server and supervisor, at
+    /// the next command.
     fn end_by_force(&mut self) {
         self.guest.must(MOUNT);
         self.netram("detach --force db");
@@ -226,7 +227,7 @@ impl Story {
         self.guest.must("umount /run/mount");
     }
 
-    /// Cuts the machine off while files are synced; another one goes on with its disk.
+    /// Cuts the machine off while files are synced; another guest goes on with its disk.
     fn cut(mut self, kernel: &Kernel, directory: &std::path::Path, disk: &std::path::Path) -> Story {
         self.netram("attach /run/disk/db");
         self.check();

@@ -1,4 +1,4 @@
-//! What programs do with files, on a mount and beside it: it comes to the same, now and after a crash.
+//! File operations of programs, on a mount and beside it: the results are equal, now and after a crash.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use rustix::fs::{CWD, FallocateFlags, FlockOperation, RenameFlags, XattrFlags};
 use crate::common::finish;
 use crate::mount::{MountFixture, cannot_mount};
 
-/// What databases do with their files, and more.
+/// Operations of databases on their files, and more.
 fn play(dir: &Path) {
     let path = |name: &str| dir.join(name);
     fs::write(path("old"), b"what was there").unwrap();
@@ -53,7 +53,28 @@ fn play(dir: &Path) {
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(&holes, punch, 4096, 8192).unwrap();
     rustix::fs::fallocate(&holes, FallocateFlags::ZERO_RANGE, 60 << 10, 16 << 10).unwrap();
-    // Names of all kinds.
+    play_with_names(dir);
+    // An open file whose name was removed can still be used.
+    let mut nameless = OpenOptions::new();
+    let mut nameless = nameless
+        .create_new(true)
+        .read(true)
+        .write(true)
+        .open(path("gone"))
+        .unwrap();
+    fs::remove_file(path("gone")).unwrap();
+    nameless.write_all(b"still here").unwrap();
+    nameless.sync_all().unwrap();
+    nameless.seek(SeekFrom::Start(0)).unwrap();
+    assert_eq!(std::io::read_to_string(nameless).unwrap(), "still here");
+    for file in ["old", "placed", "holes", "a", "b", "renamed/inside"] {
+        File::open(path(file)).unwrap().sync_all().unwrap();
+    }
+}
+
+/// Links, renames and attributes, as databases use them.
+fn play_with_names(dir: &Path) {
+    let path = |name: &str| dir.join(name);
     fs::hard_link(path("holes"), path("second name")).unwrap();
     symlink("wal/000004", path("current")).unwrap();
     fs::write(path("a"), b"a").unwrap();
@@ -72,22 +93,6 @@ fn play(dir: &Path) {
         .unwrap()
         .set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000))
         .unwrap();
-    // A file that is open has no name any more, and goes on.
-    let mut nameless = OpenOptions::new();
-    let mut nameless = nameless
-        .create_new(true)
-        .read(true)
-        .write(true)
-        .open(path("gone"))
-        .unwrap();
-    fs::remove_file(path("gone")).unwrap();
-    nameless.write_all(b"still here").unwrap();
-    nameless.sync_all().unwrap();
-    nameless.seek(SeekFrom::Start(0)).unwrap();
-    assert_eq!(std::io::read_to_string(nameless).unwrap(), "still here");
-    for file in ["old", "placed", "holes", "a", "b", "renamed/inside"] {
-        File::open(path(file)).unwrap().sync_all().unwrap();
-    }
 }
 
 /// A file's type and permissions, owner, names, time if it was set, and what is in it.
@@ -124,7 +129,7 @@ fn known(dir: &Path) -> BTreeMap<OsString, Known> {
 }
 
 #[test]
-fn files_are_as_they_would_be_without_it_and_stay_so_when_the_server_is_killed() {
+fn files_on_a_mount_equal_plain_ones_and_survive_a_killed_server() {
     if cannot_mount() {
         return;
     }
@@ -160,7 +165,7 @@ fn files_are_as_they_would_be_without_it_and_stay_so_when_the_server_is_killed()
 }
 
 #[test]
-fn what_one_process_writes_others_see_map_and_lock() {
+fn writes_of_one_process_are_seen_mapped_and_locked_by_others() {
     if cannot_mount() {
         return;
     }

@@ -1,4 +1,4 @@
-//! What is refused, and what is said then.
+//! Refusals, and their messages.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -111,7 +111,7 @@ fn without_the_lender_that_may_have_more_nothing_is_mounted_and_it_is_named() {
             .arg("--accept-loss"),
     );
     assert_eq!(ran.code, 0, "{}", ran.err);
-    assert!(ran.err.contains("loss was accepted"), "{}", ran.err);
+    assert!(ran.err.contains("records may be lost"), "{}", ran.err);
     // The process alone was killed: what it had written is there for all that.
     assert_eq!(fs::read(mounted.dir().join("log")).unwrap(), b"synced");
 }
@@ -138,7 +138,7 @@ fn a_directory_that_cannot_be_mounted_keeps_its_files() {
 }
 
 #[test]
-fn names_that_are_netrams_own_beneath_are_not_given() {
+fn reserved_names_are_refused() {
     if cannot_mount() {
         return;
     }
@@ -170,12 +170,12 @@ fn names_that_are_netrams_own_beneath_are_not_given() {
 }
 
 #[test]
-fn a_full_disk_is_told_to_whoever_writes_and_what_was_synced_stays() {
+fn a_full_disk_is_an_error_for_writers_and_synced_files_stay() {
     if cannot_mount() {
         return;
     }
     let mut mounted = MountFixture::new("full", 0, "1MiB");
-    // A small file system beneath.
+    // A small file system under the mount.
     let small = mounted.dir();
     let made = finish(
         std::process::Command::new("mount")
@@ -202,7 +202,7 @@ fn a_full_disk_is_told_to_whoever_writes_and_what_was_synced_stays() {
 }
 
 #[test]
-fn a_wrong_word_is_told_before_anything_is_made() {
+fn a_wrong_argument_is_refused_before_anything_is_created() {
     let directory = tempfile::tempdir().unwrap();
     let (dir, journal) = (directory.path().join("dir"), directory.path().join("dir/journal"));
     let mount = |words: &[&str]| finish(netram().args(["mount", "attach"]).arg(&dir).args(words));
@@ -222,7 +222,7 @@ fn a_wrong_word_is_told_before_anything_is_made() {
 }
 
 #[test]
-fn lenders_that_do_not_count_are_told_of() {
+fn lenders_that_do_not_count_are_reported() {
     if cannot_mount() {
         return;
     }

@@ -1,4 +1,4 @@
-//! SIGKILL, of whoever serves the mount and of its lenders, at any moment: what was synced is there.
+//! SIGKILL of the server of a mount and of its lenders, at any moment: what was synced is there.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::forks;
 use crate::mount::{MountFixture, cannot_mount, wait_until};
 
-/// Appends numbered records to files that it renames now and then, and says of each when it is synced.
+/// Appends numbered records to files that it renames now and then, and reports each when it is synced.
 const WRITER: &str = r"
 import os, sys
 directory, number = sys.argv[1], int(sys.argv[2])
@@ -41,7 +41,7 @@ pub(crate) fn writer(dir: &Path, from: u64, said: &Path) -> Child {
         .unwrap()
 }
 
-/// The last number that was said to be synced.
+/// Returns the last number that was reported as synced.
 pub(crate) fn last_said(said: &Path) -> u64 {
     let text = fs::read_to_string(said).unwrap();
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
@@ -56,7 +56,7 @@ pub(crate) fn last_written(dir: &Path) -> u64 {
         .collect();
     files.sort_by_key(|path| {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        // The one that is written to comes last.
+        // The file that is being written to sorts last.
         if name == "log" { "log.z".to_owned() } else { name }
     });
     let mut last = 0;
@@ -122,7 +122,7 @@ fn a_killed_lender_before_it_makes_no_difference() {
     }
     let mut mounted = MountFixture::new("lender", 3, "1MiB");
     rounds(&mut mounted, 2, |mounted, _| {
-        // It comes back neither with what it had nor at all. The other two are enough for whoever comes back.
+        // This lender comes back neither with its memory nor at all. The other two are enough for recovery.
         mounted.lenders.pop();
         std::thread::sleep(Duration::from_millis(500));
     });

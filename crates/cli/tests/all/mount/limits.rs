@@ -1,4 +1,4 @@
-//! A mount that is short of something: descriptors, permissions, room for its catalog. It says so, goes on,
+//! A mount that lacks something: descriptors, permissions, room for its catalog. It reports that, goes on,
 //! and loses nothing.
 
 use std::fs::{self, File, OpenOptions};
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::common::{finish, forks, skipped};
 use crate::mount::{MountFixture, cannot_mount, wait_until};
 
-/// So few that a database could not be served before.
+/// A limit of descriptors that was too low for a database before.
 const FEW: [&str; 4] = ["sh", "-c", "ulimit -n 256; exec \"$@\"", "sh"];
 const USER: u32 = 65_534;
 const AS_USER: [&str; 6] = [
@@ -40,7 +40,7 @@ fn with_256_descriptors_any_number_of_files_is_written_and_synced() {
     for number in 0..700 {
         fs::write(path(number), written(number)).unwrap();
     }
-    // More than there are descriptors for are wanted at once.
+    // More files at once than there are descriptors.
     let mut open = Vec::new();
     let error = loop {
         match OpenOptions::new().append(true).open(path(open.len())) {
@@ -83,7 +83,7 @@ fn with_256_descriptors_any_number_of_files_is_written_and_synced() {
 /// A catalog that found no room ended the thread that records what is written, for good; what recovery had no
 /// record of it removed.
 #[test]
-fn files_that_nobody_synced_survive_a_refused_checkpoint_and_a_killed_server() {
+fn unsynced_files_survive_a_refused_checkpoint_and_a_killed_server() {
     if cannot_mount() {
         return;
     }
@@ -155,7 +155,7 @@ fn as_user(dir: &Path, script: &str) {
 
 /// Five seconds after `chmod 000` of a file the mount was dead: the checkpoint could not open it.
 #[test]
-fn an_ordinary_users_mount_goes_on_when_he_takes_his_own_permissions_away() {
+fn an_ordinary_users_mount_goes_on_without_the_users_own_permissions() {
     if cannot_mount() || cannot_be_user() {
         return;
     }
@@ -165,7 +165,7 @@ fn an_ordinary_users_mount_goes_on_when_he_takes_his_own_permissions_away() {
         &dir,
         "cd $DIR; echo secret >closed; chmod 000 closed; mkdir shut; chmod 000 shut",
     );
-    // Its mode does not count for whoever makes it, as git does with its objects.
+    // The mode does not apply to the program that creates the file, as git does with its objects.
     as_user(&dir, "cd $DIR; umask 0333; echo object >object; sync object");
     as_user(
         &dir,
@@ -198,7 +198,7 @@ fn an_ordinary_users_mount_goes_on_when_he_takes_his_own_permissions_away() {
     assert_eq!(ran.code, 0, "{}", ran.err);
 }
 
-/// Makes small files, more than there are descriptors for, and says of each twentieth when it is synced.
+/// Makes small files, more than there are descriptors, and reports each twentieth when it is synced.
 const MAKER: &str = r"
 import os, sys
 directory, number = sys.argv[1], 0

@@ -3,6 +3,7 @@
 //!
 //! Where this process may not mount, these tests say so and leave.
 
+mod attached;
 mod files;
 mod input;
 mod kills;

@@ -44,7 +44,7 @@ fn killed(mounted: &mut MountFixture) {
     unmount(mounted.dir(), UnmountFlags::DETACH).unwrap();
 }
 
-/// Nothing was changed: neither the directory nor the journal, and the newest journal brings all of it back.
+/// Checks that directory and journal were not changed, and that the newest journal brings everything back.
 fn is_refused_and_the_newest_is_not(mounted: &MountFixture, older: &Path, newest: &[u8]) {
     let (journal, aside) = (mounted.journal(), mounted.directory.path().join("aside"));
     fs::rename(&journal, &aside).unwrap();

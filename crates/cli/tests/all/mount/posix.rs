@@ -1,5 +1,4 @@
-//! What POSIX and ext4 say of files, on a mount as beside it: each story is told in both places, and comes to
-//! the same.
+//! POSIX and ext4 semantics of files: each case runs on a mount and beside it, with the same result.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -16,7 +15,7 @@ use rustix::process::{Gid, Uid};
 use crate::common::{finish, skipped};
 use crate::mount::{MountFixture, cannot_mount, wait_until};
 
-/// A story, and what it came to.
+/// A case, which returns its result.
 type Story = fn(&Path) -> String;
 
 const STORIES: [(&str, Story); 7] = [
@@ -97,7 +96,7 @@ fn dress(mut file: &File) -> String {
     said.join("; ")
 }
 
-/// A directory that is gone, and that somebody has open.
+/// A directory that is removed while a process has it open.
 fn removed(dir: &Path) -> String {
     let path = dir.join("removed");
     fs::create_dir(&path).unwrap();
@@ -133,7 +132,7 @@ fn long(dir: &Path) -> String {
     format!("{codes:?}")
 }
 
-/// What is made while a directory is read is there when it is read again from the beginning.
+/// A file that is created while a directory is read is there when it is read again from the beginning.
 fn rewound(dir: &Path) -> String {
     let path = dir.join("rewound");
     fs::create_dir(&path).unwrap();
@@ -154,7 +153,7 @@ fn rewound(dir: &Path) -> String {
     names.join(" ")
 }
 
-/// Whoever is not root takes set-user-id and set-group-id away by writing and by truncating.
+/// A user other than root clears set-user-id and set-group-id by writing and by truncating.
 fn ids(dir: &Path) -> String {
     let mut modes = Vec::new();
     let acts = [
@@ -235,7 +234,7 @@ fn times_and_holes(dir: &Path) -> String {
 }
 
 #[test]
-fn files_do_on_a_mount_what_they_do_beside_it() {
+fn files_on_a_mount_behave_as_beside_it() {
     if cannot_mount() {
         return;
     }
@@ -252,9 +251,9 @@ fn files_do_on_a_mount_what_they_do_beside_it() {
     assert_eq!(mounted.unmount().code, 0);
 }
 
-/// Who opened a file to be written that the kernel was reading from the disk for another one got EIO.
+/// A program that opened a file for writing that the kernel was reading for another one got EIO.
 #[test]
-fn a_file_that_the_kernel_reads_by_itself_is_written_by_others_meanwhile() {
+fn a_file_that_the_kernel_reads_itself_can_be_written_by_others() {
     if cannot_mount() {
         return;
     }
@@ -270,7 +269,7 @@ fn a_file_that_the_kernel_reads_by_itself_is_written_by_others_meanwhile() {
         reader.read_to_string(&mut found).unwrap();
         assert_eq!(found, "bcd");
     }
-    // One that reads and writes could map it, and nobody would hear of what is written there.
+    // A file open for reading and writing could be mapped, and writes to the mapping would not be seen.
     match OpenOptions::new().read(true).write(true).open(&path) {
         Err(error) => assert_eq!(
             error.raw_os_error(),
@@ -280,7 +279,7 @@ fn a_file_that_the_kernel_reads_by_itself_is_written_by_others_meanwhile() {
         Ok(_) => skipped("this kernel has no passthrough: nothing is refused"),
     }
     drop((readers, writer));
-    // The kernel says that a file is closed after `close` has returned.
+    // The kernel reports the close of a file after `close` has returned.
     let mut both = None;
     wait_until("nobody reads the file by itself any more", || {
         both = OpenOptions::new().read(true).write(true).open(&path).ok();

@@ -1,9 +1,9 @@
-//! The power fails: what was not synced is gone from the disk, where it had been in the kernel's memory.
-//! Lenders are other machines, and have theirs.
+//! The power fails: what was not synced is lost from the disk, because it was only in the kernel's memory.
+//! Lenders are other machines and keep theirs.
 //!
-//! Directory and journal lie on ext4 on a loop device. Its image is copied in the moment in which the server
-//! is killed: that is what the platter has. Whatever ext4 had not written by then is not in the copy, which
-//! is mounted in the first one's place.
+//! Directory and journal are on ext4 on a loop device. Its image is copied at the moment in which the server
+//! is killed: that is the disk's content. What ext4 had not written by then is missing in the copy, which is
+//! mounted in the first image's place.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -16,7 +16,7 @@ use crate::mount::kills::{last_said, last_written, writer};
 use crate::mount::{MountFixture, cannot_mount, wait_until};
 
 #[test]
-fn what_was_synced_is_there_after_a_power_failure_and_the_disk_did_not_have_it() {
+fn synced_files_survive_a_power_failure_that_the_disk_alone_would_not() {
     if cannot_mount() {
         return;
     }

@@ -1,5 +1,5 @@
-//! Each call of a server refused in turn, by a tracer: programs are told, nothing ends, and what was
-//! acknowledged is there afterwards.
+//! Each call of a mount's server is refused in turn by a tracer: programs get errors, nothing ends, and what
+//! was acknowledged is there afterwards.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -14,8 +14,7 @@ use crate::common::{finish, skipped, start};
 use crate::mount::{MountFixture, cannot_mount};
 
 const ERRORS: [&str; 6] = ["EMFILE", "ENFILE", "ENOMEM", "EACCES", "EINTR", "ENOSPC"];
-/// Calls that a mount makes on the disk beneath. Those that sync are interrupted only: any other failure of
-/// theirs is final.
+/// Calls of a mount on the disk under it. Syncs are only interrupted: any other failure of theirs is final.
 const CALLS: [&str; 16] = [
     "openat2",
     "openat",
@@ -79,7 +78,7 @@ impl Tracer {
             .stderr(Stdio::piped())
             .stdout(Stdio::null());
         let mut tracer = start(&mut command);
-        // It says of each thread that it is there; the first stands for all, which are stopped together.
+        // The tracer prints a line for each thread; the first is enough, because all are stopped together.
         let mut said = String::new();
         BufReader::new(tracer.stderr.as_mut().unwrap())
             .read_line(&mut said)
@@ -97,8 +96,8 @@ impl Drop for Tracer {
     }
 }
 
-/// What a program does with its files, whatever it is told. Returns what it was told that is safe: a file,
-/// and its bytes.
+/// File operations of a program that ignores errors. Returns the files, with their bytes, that were reported
+/// as synced.
 fn play(dir: &Path, round: u64) -> Vec<(String, Vec<u8>)> {
     let mut safe = Vec::new();
     let path = |name: &str| dir.join(format!("{name}-{round}"));
@@ -141,7 +140,7 @@ fn refuse(mounted: &mut MountFixture, call: &str, error: &str, nth: u64, round: 
     mounted.wait_for_checkpoint();
     drop(tracer);
     let what = format!("{call} {error} {nth}");
-    // It serves, and its checkpoints go on.
+    // It still serves, and makes checkpoints.
     let name = format!("after-{round}");
     let after = mounted.dir().join(&name);
     fs::write(&after, b"served").unwrap_or_else(|error| panic!("{what}: {error}"));

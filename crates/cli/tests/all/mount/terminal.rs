@@ -1,4 +1,4 @@
-//! The terminal in which `netram mount` was typed is closed: the mount goes on.
+//! The terminal in which `netram mount attach` runs is closed: the mount goes on.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -8,7 +8,7 @@ use super::{MountFixture, cannot_mount, wait_until};
 use crate::common::{LenderProcess, finish, netram, skipped, start};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A process that is nobody's child any more. A test that fails does not leave it behind.
+/// A process whose parent is gone. A failed test does not leave it behind.
 struct Orphan(u32);
 
 impl Orphan {
@@ -31,7 +31,7 @@ impl Drop for Orphan {
         if self.stat().is_some()
             && let Some(pid) = Pid::from_raw(self.0.cast_signed())
         {
-            // It may end meanwhile.
+            // It may have ended already.
             let _ = kill_process(pid, Signal::KILL);
         }
     }

@@ -17,7 +17,7 @@ fn children_that_become_other_programs_work_and_so_does_one_that_stays() {
 }
 
 #[test]
-fn each_of_a_child_its_child_and_their_parent_has_far_memory_of_its_own() {
+fn parent_child_and_grandchild_have_separate_far_memory() {
     let Some(site) = RunTestbed::new("forks", 2, "64MiB") else {
         return;
     };
@@ -27,9 +27,9 @@ fn each_of_a_child_its_child_and_their_parent_has_far_memory_of_its_own() {
     assert_eq!(text(&ran.stdout), "each has its own\n");
 }
 
-/// The child asks later than whoever forks waits for it; and whoever forks would do that for ever.
+/// The child asked after its parent had begun to wait for it, and the parent would have waited forever.
 #[test]
-fn children_that_cannot_have_far_memory_end_with_the_reason_and_so_does_who_starts_them() {
+fn children_that_cannot_have_far_memory_end_with_the_reason_as_does_their_parent() {
     let Some(site) = RunTestbed::new("late", 1, "64MiB") else {
         return;
     };

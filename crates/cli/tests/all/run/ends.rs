@@ -1,4 +1,4 @@
-//! However a program ends, lenders have their memory back at once, and not when a lease of 30 s is over.
+//! However a program ends, its pages at lenders are freed at once, and not after a lease of 30 s.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use super::{RunTestbed, compiled, start};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[test]
-fn what_a_program_leaves_at_lenders_is_given_back_however_it_ends() {
+fn a_programs_pages_at_lenders_are_freed_however_it_ends() {
     let Some(site) = RunTestbed::new("ends", 2, "64MiB") else {
         return;
     };
@@ -20,7 +20,8 @@ fn what_a_program_leaves_at_lenders_is_given_back_however_it_ends() {
     }
 }
 
-/// Who has begun the one that gives back is then nobody's to wait for.
+/// The process that frees pages is then no child of the program any more, so the program does not wait for
+/// it.
 #[test]
 fn a_program_that_ignores_the_end_of_children_is_run_and_gives_back_too() {
     let Some(site) = RunTestbed::new("ignores", 1, "64MiB") else {

@@ -1,4 +1,4 @@
-//! What is refused before the program starts, each with the reason and what to do.
+//! Refusals before the program starts, each with the reason and the remedy.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::{RunTestbed, compiled, finish, library, netram, output, skipped, text};
 
-/// What is said of a run that must not start: nothing of the program's.
+/// Runs a command that must be refused, without output of the program. Returns the error.
 fn refused(command: &mut Command, code: i32) -> String {
     let ran = output(command);
     assert_eq!(ran.status.code(), Some(code), "{ran:?}");
@@ -55,6 +55,23 @@ fn programs_that_load_no_library_are_refused_by_their_kind() {
         said.contains("no-such-program is in no directory of PATH"),
         "{said}"
     );
+}
+
+/// Half of Python's users have pyenv, asdf or mise, whose `python3` is a script.
+#[test]
+fn a_shim_is_refused_with_the_way_to_the_program() {
+    let directory = tempfile::tempdir().unwrap();
+    let shims = directory.path().join("shims");
+    std::fs::create_dir(&shims).unwrap();
+    let shim = shims.join("python3");
+    std::fs::write(&shim, "#!/bin/sh\n").unwrap();
+    std::fs::set_permissions(&shim, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut command = netram();
+    command
+        .args(["run", "--local", "1MiB", "--spill", "/tmp", "--"])
+        .arg(&shim);
+    let said = refused(&mut command, 1);
+    assert!(said.contains("sys.executable"), "{said}");
 }
 
 #[test]
@@ -112,7 +129,7 @@ fn without_a_lender_that_takes_pages_nothing_starts() {
         .env("NETRAM_FARRUN", library());
     let said = refused(&mut command, 1);
     assert!(said.contains("`--deposits 0`"), "{said}");
-    // One that is missing is told, and does not stop the others.
+    // A lender that cannot be reached is reported, and does not stop the others.
     let both = format!("{},unix:/nowhere/a.sock", site.addresses());
     let mut command = netram();
     command
@@ -138,7 +155,7 @@ fn without_a_lender_that_takes_pages_nothing_starts() {
 }
 
 #[test]
-fn a_limit_on_addresses_is_told_before_the_program_starts() {
+fn a_limit_on_addresses_is_reported_before_the_program_starts() {
     let mut inner = run("1MiB");
     inner.args(["--", "true"]);
     let mut command = Command::new("sh");
@@ -155,7 +172,7 @@ fn a_limit_on_addresses_is_told_before_the_program_starts() {
 }
 
 #[test]
-fn a_user_without_the_right_is_told_what_to_do() {
+fn a_user_without_the_right_is_refused_with_the_remedy() {
     let allowed = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
     let device =
         std::fs::metadata("/dev/userfaultfd").is_ok_and(|about| about.permissions().mode() & 0o006 != 0);
@@ -180,7 +197,7 @@ fn a_user_without_the_right_is_told_what_to_do() {
 }
 
 #[test]
-fn what_must_not_be_done_to_far_memory_is_refused_and_the_heap_stays() {
+fn forbidden_calls_on_far_memory_fail_and_the_heap_stays() {
     let Some(site) = RunTestbed::new("refusals", 1, "64MiB") else {
         return;
     };

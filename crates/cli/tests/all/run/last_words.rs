@@ -1,4 +1,4 @@
-//! Whoever dies of a page that is lost says so before, and dies even if nobody hears it.
+//! A program that dies because a page is lost says so before, and dies even if the message is not read.
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -24,10 +24,10 @@ fn bereft(name: &str) -> Option<(RunTestbed, tempfile::TempDir, Waiting)> {
     let mut waiting = Waiting::start(&site, &["--copies", "1"], &heap);
     let address = site.lenders[0].address.clone();
     site.lenders[0].stop(Signal::KILL);
-    // One that is there again has nothing: nobody need wait for the lease.
+    // A lender that was started again has nothing: there is no need to wait for the lease.
     let listen = ["--listen", &address, "--insecure"];
     site.lenders[0] = LenderProcess::with_memory("64MiB", &format!("{name}-again"), &listen);
-    // Nothing more is said before it looks.
+    // Nothing more is printed before it reads its pages.
     let heard = line(waiting.child.stderr.as_mut().unwrap());
     assert!(heard.contains("a lender's session has ended"), "{heard}");
     Some((site, directory, waiting))
@@ -61,9 +61,9 @@ fn a_page_whose_last_copy_is_lost_is_a_bus_error_and_a_sentence_that_names_its_l
     assert!(said.contains("is lost") && said.contains(address), "{said}");
 }
 
-/// Standard error is read only when somebody waits to write to it.
+/// Standard error is read only once the program waits to write to it.
 #[test]
-fn the_sentence_is_written_before_the_program_dies_of_what_it_tells() {
+fn the_reason_is_written_before_the_program_dies() {
     let Some((_site, _directory, mut waiting)) = bereft("last-words") else {
         return;
     };
@@ -86,7 +86,7 @@ fn the_sentence_is_written_before_the_program_dies_of_what_it_tells() {
 }
 
 #[test]
-fn a_program_dies_of_a_lost_page_even_if_nobody_reads_what_is_said_of_it() {
+fn a_program_dies_of_a_lost_page_even_if_the_message_is_not_read() {
     let Some((_site, _directory, mut waiting)) = bereft("unread") else {
         return;
     };

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{RunTestbed, compiled, finish, library, netram, start, text};
 use crate::common::available;
 
-/// A lender that says nothing for so long is given up.
+/// A lender that is silent for this long is given up.
 const SILENCE: Duration = Duration::from_nanos(netram_far_machine::limit::DEPOSIT_TIMEOUT.0);
 
 /// A program that has written its memory, and waits for a word before it looks.
@@ -41,17 +41,17 @@ impl Waiting {
 
     /// Tells it to look.
     pub(super) fn tell(&mut self) {
-        // If it has ended, it says so below.
+        // If it has ended, its output below says so.
         let _ = self.child.stdin.take().unwrap().write_all(b"look\n");
     }
 
-    /// Has it look. How it ended, what it found, and what was said.
+    /// Has the program read its pages. Returns its exit status, its result, and its messages.
     pub(super) fn look(mut self) -> (ExitStatus, String, String) {
         self.tell();
         self.end()
     }
 
-    /// How it ends when it has been told to look.
+    /// Returns the same for a program that was told to read already.
     pub(super) fn end(mut self) -> (ExitStatus, String, String) {
         let mut found = String::new();
         self.out.read_line(&mut found).unwrap();
@@ -73,7 +73,7 @@ fn with_two_copies_a_lender_that_is_killed_costs_the_program_nothing() {
     assert_eq!((status.code(), found.as_str()), (Some(0), "same\n"), "{said}");
 }
 
-/// That is known after 5 s: the other one is asked long before.
+/// A dead lender is noticed after 5 s; the other one is asked long before.
 #[test]
 fn with_two_copies_a_lender_that_stands_still_is_not_waited_for() {
     let Some(site) = RunTestbed::new("still", 2, "64MiB") else {
@@ -158,10 +158,9 @@ fn a_file_on_a_disk_does_for_lenders() {
     );
 }
 
-/// What it asks for then is refused; what it had asked for before, and writes for the first time, waits for
-/// room.
+/// New allocations are refused then; a first write to one that it had before waits for room.
 #[test]
-fn without_room_at_lenders_the_program_gets_no_memory_or_waits_and_that_is_said() {
+fn without_room_at_lenders_allocation_fails_or_waits_with_a_message() {
     let Some(site) = RunTestbed::new("full", 1, "4MiB") else {
         return;
     };
@@ -204,4 +203,20 @@ pub(super) fn settled(site: &RunTestbed) {
         assert!(Instant::now() < deadline, "{} and {}", held(0), held(1));
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// The program stopped in the middle, and waited for room for ever.
+#[test]
+fn lenders_that_are_too_small_are_reported_before_the_program_starts() {
+    let Some(site) = RunTestbed::new("small", 2, "16MiB") else {
+        return;
+    };
+    let run = |options: &[&str]| finish(&mut site.run("64MiB", options, std::path::Path::new("true")));
+    let small = run(&[]);
+    assert_eq!(small.code, 0, "{}", small.err);
+    for part in ["lenders have room for", "in 2 copies", "--spill"] {
+        assert!(small.err.contains(part), "{}", small.err);
+    }
+    let enough = run(&["--size", "32MiB"]);
+    assert!(!enough.err.contains("have room for"), "{}", enough.err);
 }

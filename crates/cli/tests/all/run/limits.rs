@@ -38,7 +38,8 @@ fn a_program_that_brings_its_own_allocator_runs_and_its_memory_is_paged() {
     assert_eq!(far.err, "");
 }
 
-/// Where the loader finds a library. `None`: nowhere, and that was said.
+/// Returns the path of a library that the loader finds. `None`: there is none, and the test printed that it
+/// is skipped.
 fn shared(name: &str) -> Option<PathBuf> {
     let listed = Command::new("/sbin/ldconfig").arg("-p").output();
     let found = listed.ok().and_then(|listed| {
@@ -77,8 +78,8 @@ fn jemalloc_runs_and_its_memory_is_paged() {
     runs_with("libjemalloc.so.2", true);
 }
 
-/// Its memory lies in far memory, and is away when a lender is connected anew: who serves it must not need
-/// it.
+/// The program's memory is at lenders when one of these is connected again: the thread that connects must not
+/// need it.
 #[test]
 fn no_thread_of_far_memory_takes_memory_of_the_programs_allocator() {
     let Some(mut site) = RunTestbed::new("strict", 2, "64MiB") else {
@@ -102,13 +103,13 @@ fn no_thread_of_far_memory_takes_memory_of_the_programs_allocator() {
 
 /// The allocator reserves memory without access, and makes it accessible later.
 #[test]
-fn mimalloc_runs_and_it_is_said_that_its_memory_is_not_paged() {
+fn mimalloc_runs_with_a_warning_that_its_memory_is_not_paged() {
     runs_with("libmimalloc.so.2", false);
 }
 
 /// The allocator maps memory past the C library.
 #[test]
-fn tcmalloc_runs_and_it_is_said_that_its_memory_is_not_paged() {
+fn tcmalloc_runs_with_a_warning_that_its_memory_is_not_paged() {
     runs_with("libtcmalloc_minimal.so.4", false);
 }
 
@@ -178,7 +179,7 @@ fn a_limit_that_leaves_no_room_is_named_with_its_remedy_before_the_program_start
 }
 
 #[test]
-fn with_as_many_files_as_are_asked_for_all_is_there() {
+fn with_the_required_number_of_files_everything_is_intact() {
     let Some(site) = RunTestbed::new("enough", 2, "64MiB") else {
         return;
     };

@@ -41,14 +41,14 @@ fn compiled(name: &str, words: &[&str]) -> (TempDir, PathBuf) {
     (directory, program)
 }
 
-/// Lenders of a test, and where runs tell what they moved.
+/// Lenders of a test, and the file in which runs report what they moved.
 struct RunTestbed {
     lenders: Vec<LenderProcess>,
     directory: TempDir,
 }
 
 impl RunTestbed {
-    /// `None`: this process may not have page faults served, and that was said.
+    /// Returns `None` if this process may not handle page faults; the test printed that it is skipped.
     fn new(name: &str, count: usize, memory: &str) -> Option<RunTestbed> {
         let directory = tempfile::tempdir().unwrap();
         let lender = |index: usize| {
@@ -104,7 +104,7 @@ impl RunTestbed {
         self.directory.path().join("report")
     }
 
-    /// What lenders say of themselves.
+    /// Returns a lender's report.
     fn status(&self, lender: usize) -> Value {
         let ran = finish(netram().args([
             "lender",
@@ -122,7 +122,7 @@ impl RunTestbed {
         self.told("fetched") + self.told("unpacked")
     }
 
-    /// What the last run has told of itself.
+    /// Returns a number of the last run's report.
     fn told(&self, what: &str) -> u64 {
         let text = std::fs::read_to_string(self.report()).unwrap();
         let report: Value = serde_json::from_str(&text).unwrap();
@@ -148,7 +148,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_program_at_a_quarter_of_its_memory_finds_what_it_wrote() {
+fn a_program_with_a_quarter_of_its_memory_reads_what_it_wrote() {
     let Some(site) = RunTestbed::new("quarter", 2, "64MiB") else {
         return;
     };
@@ -159,7 +159,7 @@ fn a_program_at_a_quarter_of_its_memory_finds_what_it_wrote() {
     assert_eq!(far.code, 0, "{}", far.err);
     assert_eq!(far.out, native.out);
     let pages = 2 * 256;
-    // Most comes ahead of need, and is not counted there.
+    // Most pages are fetched ahead, and not counted there.
     assert!(site.told("fetched") > 50 && site.told("sent") > pages);
     assert!(site.told("used_bytes") <= 2 << 20);
 }
@@ -190,7 +190,7 @@ fn reported(site: &RunTestbed, program: &Path) -> Command {
 }
 
 #[test]
-fn what_was_moved_is_told_in_a_line_as_well() {
+fn the_report_is_also_a_line() {
     let Some(site) = RunTestbed::new("line", 1, "64MiB") else {
         return;
     };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::programs::{find, interpreter};
 use super::{RunTestbed, output, skipped, start, text};
 
-/// Compares what a program says with and without far memory.
+/// Compares a program's output with and without far memory.
 fn says_the_same(site: &RunTestbed, local: &str, program: &Path, words: &[&str]) {
     let native = output(Command::new(program).args(words));
     assert!(native.status.success(), "{}", text(&native.stderr));
@@ -17,12 +17,13 @@ fn says_the_same(site: &RunTestbed, local: &str, program: &Path, words: &[&str])
     assert_eq!(text(&far.stdout), text(&native.stdout));
 }
 
-/// Where something is, links followed: what a script or a link leads to. `None`: nowhere, and that was said.
+/// Returns the file that a script or a link leads to. `None`: there is none, and the test printed that it is
+/// skipped.
 fn real(program: &str) -> Option<PathBuf> {
     find(program).map(|path| path.canonicalize().unwrap_or(path))
 }
 
-/// Redis keeps its values, and a child saves them while it goes on.
+/// Redis keeps its values, and a child process saves them at the same time.
 #[test]
 fn redis_keeps_and_saves_its_values() {
     let (Some(server), Some(client)) = (find("redis-server"), find("redis-cli")) else {
@@ -150,8 +151,8 @@ public class Job {
     assert!(site.told("sent") > 256);
 }
 
-/// Debian has no package of it: `scripts/test-deps.sh` makes an environment that has it. `None`: no `python3`
-/// has it, and that was said.
+/// Returns a Python that has DuckDB. Debian has no package of it, so `scripts/test-deps.sh` makes an
+/// environment. `None`: there is none, and the test printed that it is skipped.
 fn python_with_duckdb() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let made = root.join("target/duckdb/bin/python3");

@@ -10,12 +10,13 @@ use super::{RunTestbed, output, skipped, start, text};
 /// How much of what a program takes may be here, in percent.
 const LOCALS: [u64; 3] = [75, 50, 25];
 
-/// Such a share of a program's memory, as it is said to `netram run`.
+/// Returns a percentage of a program's memory, as an argument of `netram run`.
 fn share(memory_mib: u64, percent: u64) -> String {
     format!("{}KiB", (memory_mib << 10) * percent / 100)
 }
 
-/// Where a program is that a test needs, as no script. `None`: nowhere, and that was said.
+/// Returns the path of a program that is not a script. `None`: there is none, and the test printed that it is
+/// skipped.
 pub(super) fn find(program: &str) -> Option<PathBuf> {
     let directories = std::env::var_os("PATH").unwrap_or_default();
     let is_binary = |path: &PathBuf| std::fs::read(path).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF"));
@@ -54,7 +55,7 @@ fn sort_sorts_as_ever() {
         assert!(far.status.success(), "{percent} %: {}", text(&far.stderr));
         assert!(far.stdout == native.stdout, "{percent} %: another order");
     }
-    // It ends by `_exit`, and so tells nothing. What compresses is packed here, and the rest away.
+    // It ends by `_exit`, so there is no report. What compresses is packed here, and the rest is at lenders.
     let gets = site.status(0)["counters"]["deposit_gets"].as_u64().unwrap();
     assert!(gets > 100, "{gets}");
 }
@@ -125,7 +126,7 @@ fn a_database_in_memory_answers_as_ever() {
 }
 
 #[test]
-fn arrays_of_numbers_are_what_they_are() {
+fn arrays_of_numbers_keep_their_values() {
     let Some(python) = python() else { return };
     let Some(site) = RunTestbed::new("numpy", 2, "128MiB") else {
         return;
@@ -146,7 +147,8 @@ print(a.sum(), b[7, 11], c[0], c[-1], c.sum(), (a + b.reshape(a.shape)).std())
     assert!(site.returned() > 1024);
 }
 
-/// An interpreter, as no script, that has numpy. `None`: none has, and that was said.
+/// Returns a Python interpreter, not a script, that has numpy. `None`: there is none, and the test printed
+/// that it is skipped.
 fn python() -> Option<PathBuf> {
     let ask = "import sys, numpy; print(sys.executable)";
     let found = ["python3", "/usr/bin/python3"].iter().find_map(|name| {
@@ -159,7 +161,8 @@ fn python() -> Option<PathBuf> {
     found.map(|path| Path::new(path.trim()).to_owned())
 }
 
-/// As no script. `None`: there is none, and that was said.
+/// Returns a Python interpreter that is not a script. `None`: there is none, and the test printed that it is
+/// skipped.
 pub(super) fn interpreter() -> Option<PathBuf> {
     let asked = Command::new("python3")
         .args(["-c", "import sys; print(sys.executable)"])
@@ -172,7 +175,7 @@ pub(super) fn interpreter() -> Option<PathBuf> {
 }
 
 #[test]
-fn an_interpreter_keeps_what_its_program_has() {
+fn an_interpreter_keeps_its_programs_values() {
     let Some(python) = interpreter() else { return };
     let Some(site) = RunTestbed::new("python", 2, "128MiB") else {
         return;

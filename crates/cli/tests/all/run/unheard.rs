@@ -1,4 +1,4 @@
-//! Programs whose standard error takes nothing run and end as ever: netram's own sentences hold nobody up.
+//! Programs whose standard error is full run and end as usual: netram's own messages delay none.
 
 use std::io::{PipeReader, Write, pipe};
 use std::process::{Child, Command, Output, Stdio};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{RunTestbed, compiled, reported, start, text};
 
-/// A pipe takes so many bytes before its writer has to wait.
+/// Bytes that fit into a pipe before its writer has to wait.
 const PIPE_BYTES: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -51,9 +51,9 @@ fn a_program_ends_as_ever_whatever_becomes_of_its_report() {
     }
 }
 
-/// A child says why from its handler of faults, and so does the program that starts such children for ever.
+/// A child writes the reason from its fault handler, and so does a program that starts such children forever.
 #[test]
-fn children_without_far_memory_end_even_if_nobody_hears_why() {
+fn children_without_far_memory_end_even_if_the_reason_is_not_read() {
     let Some(site) = RunTestbed::new("unheard-children", 1, "64MiB") else {
         return;
     };

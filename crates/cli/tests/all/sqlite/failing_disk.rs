@@ -1,4 +1,4 @@
-//! A disk that fails a write and goes on: the page cache shows afterwards what the disk never got.
+//! A disk that fails a write and goes on: afterwards the page cache has bytes that the disk never got.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -74,7 +74,7 @@ impl Failing {
         fs::remove_file(self.memory.join("filler")).unwrap();
     }
 
-    /// What has not got to the platter by now is gone.
+    /// Cuts the power: what the disk has not written by now is lost.
     fn power_off(&self) {
         let copy = self.at.with_file_name("copy");
         let copied = Command::new("cp")
@@ -105,11 +105,11 @@ impl Drop for Failing {
     }
 }
 
-/// A commit failed, and its frames stayed in the page cache as clean. Whoever opened the database next let
-/// SQLite take them for committed, and appended behind them; after the power had failed the chain of the log
-/// ended before them, and everything behind was gone, although lenders had held it.
+/// A commit failed, and its frames stayed in the page cache as clean. The next opening let SQLite take them
+/// as committed and append behind them. After a power cut the chain of the log ended before them, and
+/// everything behind was lost, although lenders had held it.
 #[test]
-fn what_was_committed_after_a_failed_sync_is_there_when_the_power_fails() {
+fn commits_after_a_failed_sync_survive_a_power_failure() {
     if no_shell() {
         return;
     }

@@ -4,8 +4,8 @@
 use crate::common::finish;
 use crate::sqlite::SqliteTestbed;
 
-/// The child waited for threads that it does not have; and had it gone on, it would have sent the parent's
-/// lenders away.
+/// The child waited for threads that it does not have; had it gone on, it would have disconnected the
+/// parent's lenders.
 #[test]
 fn a_child_that_closes_its_parents_connection_ends_and_takes_nothing_from_it() {
     let site = SqliteTestbed::new("sqlite-fork", 2);

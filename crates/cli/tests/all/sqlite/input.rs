@@ -1,4 +1,4 @@
-//! What is refused, and what is said then.
+//! Refusals, and their messages.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -32,7 +32,7 @@ fn without_netram_it_is_no_database_and_stays_as_it_is() {
 }
 
 #[test]
-fn what_netram_does_not_hold_is_not_opened_and_it_is_said_how_it_would_be() {
+fn a_plain_database_is_not_opened_and_the_error_names_create() {
     if no_shell() {
         return;
     }
@@ -54,13 +54,13 @@ fn what_netram_does_not_hold_is_not_opened_and_it_is_said_how_it_would_be() {
 }
 
 #[test]
-fn while_somebody_has_it_open_it_is_not_given_back() {
+fn an_open_database_is_not_detached() {
     if no_shell() {
         return;
     }
     let site = SqliteTestbed::new("sqlite-open", 0);
     let made = site.shell(&format!(
-        "create table t(n);\n.shell {} sqlite release {} 2>&1 || true\n",
+        "create table t(n);\n.shell {} sqlite detach {} 2>&1 || true\n",
         crate::common::program(),
         site.database().display()
     ));
@@ -75,9 +75,9 @@ fn while_somebody_has_it_open_it_is_not_given_back() {
     assert_eq!((&status["open"], &status["seats"]), (&false.into(), &2.into()));
 }
 
-/// Both lenders are lost with what only they had: that is said, and not passed over.
+/// Both lenders are lost with what only they had: this is reported.
 #[test]
-fn what_cannot_be_proven_complete_is_refused_with_the_lenders_that_are_missing() {
+fn a_recovery_without_proof_is_refused_with_the_missing_lenders() {
     if no_shell() {
         return;
     }
@@ -104,10 +104,10 @@ fn what_cannot_be_proven_complete_is_refused_with_the_lenders_that_are_missing()
     assert_eq!(site.shell("pragma integrity_check;\n").out.trim(), "ok");
 }
 
-/// When it is taken, and to whoever commits. A process that stays for less long than lenders may take to join
-/// is told nothing.
+/// The reason is reported when the database is created, and by each process that commits. A process that runs
+/// for less time than lenders may take to join prints nothing.
 #[test]
-fn lenders_that_do_not_count_are_told_of() {
+fn lenders_that_do_not_count_are_reported() {
     if no_shell() {
         return;
     }
@@ -133,7 +133,7 @@ fn lenders_that_do_not_count_are_told_of() {
         crate::sqlite::library().with_extension("").display(),
         database.display()
     );
-    // It stays, with its input open, until it has said so.
+    // It runs on, with its input open, until it has printed it.
     let mut input = shell.stdin.take().unwrap();
     input.write_all(text.as_bytes()).unwrap();
     let mut lines = BufReader::new(shell.stderr.take().unwrap());
@@ -146,8 +146,8 @@ fn lenders_that_do_not_count_are_told_of() {
     assert!(shell.wait().unwrap().success());
 }
 
-/// `netram does not hold x.db; netram sqlite create` was all that was said, and no help: a copy is to be a
-/// plain file.
+/// The message was only that netram does not hold x.db, and to create it, which does not help with a copy
+/// that is to become a plain file.
 #[test]
 fn a_plain_file_beside_it_is_opened_as_the_message_says() {
     if no_shell() {
@@ -180,7 +180,7 @@ fn a_plain_file_beside_it_is_opened_as_the_message_says() {
 }
 
 #[test]
-fn who_may_not_look_into_the_directory_is_told_whose_it_is() {
+fn a_user_without_access_is_refused_with_the_directorys_owner() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     if !rustix::process::geteuid().is_root() {

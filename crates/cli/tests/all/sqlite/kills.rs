@@ -26,7 +26,7 @@ fn kills(mode: &str, rounds: u64) {
         if round % 3 == 1 {
             site.lenders.remove(0);
         }
-        // The other one goes on, with what was left.
+        // The other one goes on with the lender that is left.
         let before = said_bytes(&said[1]);
         wait_until("more commits of the other", || said_bytes(&said[1]) > before + 40);
         writers[1].kill().unwrap();
@@ -50,17 +50,17 @@ fn kills(mode: &str, rounds: u64) {
 }
 
 #[test]
-fn what_was_committed_to_the_write_ahead_log_is_there_whoever_was_killed() {
+fn commits_in_wal_mode_survive_any_kill() {
     kills("wal", 4);
 }
 
 #[test]
-fn what_was_committed_with_a_rollback_journal_that_is_removed_is_there() {
+fn commits_with_a_deleted_rollback_journal_survive_any_kill() {
     kills("delete", 4);
 }
 
 #[test]
-fn what_was_committed_with_a_rollback_journal_that_is_kept_is_there() {
+fn commits_with_a_persistent_rollback_journal_survive_any_kill() {
     kills("persist", 3);
 }
 

@@ -91,7 +91,7 @@ impl SqliteTestbed {
         site
     }
 
-    /// Has netram hold the database, with so many journals of this size.
+    /// Puts the database under netram, with this many journals of this size.
     fn create(&self, seats: usize, bytes: &str) {
         let site = self;
         let mut command = site.netram("create");
@@ -148,7 +148,7 @@ impl SqliteTestbed {
         ran(child.wait_with_output().unwrap())
     }
 
-    /// A process that inserts numbers of its own, each in a transaction of its own, and says which are
+    /// Starts a process that inserts its own numbers, each in its own transaction, and reports those that are
     /// committed.
     fn writer(&self, mode: &str, from: u64, step: u64, said: &Path) -> Child {
         let pragmas = format!("pragma journal_mode={mode};\npragma wal_autocheckpoint=50;");
@@ -182,7 +182,7 @@ impl SqliteTestbed {
         said: &Path,
         set: &[(&str, &Path)],
     ) -> Child {
-        // Each process reads its own, in which nothing changes meanwhile.
+        // Each process reads its own script, which does not change while it runs.
         let script = said.with_extension("script");
         // What the settings say is no commit.
         let mut text = self.prelude() + ".output /dev/null\n";
@@ -200,7 +200,7 @@ impl SqliteTestbed {
             .create(true)
             .open(said)
             .unwrap();
-        // Line by line, so that nothing is said late.
+        // Line by line, so that no report is delayed.
         let mut command = Command::new("stdbuf");
         command.args(["-oL", "sqlite3", "-batch", "-bail"]);
         for (name, value) in set {
@@ -210,8 +210,8 @@ impl SqliteTestbed {
         start(command.stderr(Stdio::null()))
     }
 
-    /// A program for Python whose SQLite loads extensions, with `db` open on this; `None` where there is
-    /// none, which was said.
+    /// Returns a Python program with `db` open, for a Python whose SQLite loads extensions. `None`: there is
+    /// none, and the test printed that it is skipped.
     fn python(&self, text: &str) -> Option<Command> {
         let can = "import sqlite3; sqlite3.connect(':memory:').enable_load_extension(True)";
         let python = ["python3", "/usr/bin/python3"].into_iter().find(|python| {
@@ -247,7 +247,8 @@ impl SqliteTestbed {
         status["seats_taken"].as_u64().unwrap()
     }
 
-    /// Every number that was said to be committed is there, and the database is whole. How many there are.
+    /// Checks that every number reported as committed is there, and that the database is sound. Returns their
+    /// count.
     fn check(&self, said: &Path) -> usize {
         let found = self.shell("pragma integrity_check;\nselect n from t order by n;\n");
         assert_eq!(found.code, 0, "{}", found.err);
@@ -263,12 +264,12 @@ impl SqliteTestbed {
     }
 }
 
-/// How much was said.
+/// Returns the bytes of a process's reports.
 fn said_bytes(said: &Path) -> u64 {
     fs::metadata(said).map_or(0, |found| found.len())
 }
 
-/// How much was said by all of them.
+/// Returns the bytes of all reports.
 fn total(said: &[PathBuf]) -> u64 {
     said.iter().map(|said| said_bytes(said)).sum()
 }

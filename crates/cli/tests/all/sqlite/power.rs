@@ -1,4 +1,4 @@
-//! The power fails: what was not synced is gone from the disk. Lenders are other machines, and have theirs.
+//! The power fails: what was not synced is lost from the disk. Lenders are other machines and keep theirs.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn power(mode: &str, rounds: u64) {
             writer.wait().unwrap();
         }
         site.disk.as_mut().unwrap().power_off();
-        // The machine went on, and its memory does not tell that the disk has lost something.
+        // The machine goes on, and its memory does not show that the disk has lost something.
         let recovered = finish(site.netram("recover").arg("--json"));
         assert_eq!(recovered.code, 0, "{}", recovered.err);
         let recovered: serde_json::Value = serde_json::from_str(&recovered.out).unwrap();
@@ -60,11 +60,11 @@ fn power(mode: &str, rounds: u64) {
 }
 
 #[test]
-fn what_was_committed_to_the_write_ahead_log_is_there_after_a_power_failure() {
+fn commits_in_wal_mode_survive_a_power_failure() {
     power("wal", 5);
 }
 
 #[test]
-fn what_was_committed_with_a_rollback_journal_is_there_after_a_power_failure() {
+fn commits_with_a_rollback_journal_survive_a_power_failure() {
     power("delete", 5);
 }

@@ -24,7 +24,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// `None`: that cannot be done here, and it was said.
+    /// Returns `None` if this machine lacks something; the test printed that it is skipped.
     fn new(mode: &'static str, processes: u64, seats: usize) -> Option<Rounds> {
         if no_shell() {
             return None;
@@ -91,7 +91,7 @@ impl Rounds {
             // Each of the two has all of it.
             site.lenders.remove(0);
         }
-        // The machine went on, and its memory does not tell that the disk has lost something.
+        // The machine goes on, and its memory does not show that the disk has lost something.
         let recovered = finish(site.netram("recover").arg("--json"));
         assert_eq!(recovered.code, 0, "round {round}: {}", recovered.err);
         let recovered: serde_json::Value = serde_json::from_str(&recovered.out).unwrap();
@@ -134,7 +134,7 @@ fn rounds(mode: &'static str, processes: u64, seats: usize, count: u64) {
 }
 
 #[test]
-fn whoever_was_killed_and_came_before_the_power_failed_nothing_is_lost() {
+fn nothing_is_lost_by_kills_before_a_power_failure() {
     rounds("wal", 2, 1, 2);
 }
 

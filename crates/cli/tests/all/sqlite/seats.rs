@@ -33,7 +33,8 @@ int fsync(int fd) {
 }
 "#;
 
-/// The library that does it. `None`: there is no compiler, which was said.
+/// Builds the library that slows syncs down. `None`: there is no compiler, and the test printed that it is
+/// skipped.
 fn slow(directory: &Path) -> Option<PathBuf> {
     let (source, library) = (directory.join("slow.c"), directory.join("slow.so"));
     fs::write(&source, SLOW).unwrap();
@@ -54,11 +55,11 @@ fn slow(directory: &Path) -> Option<PathBuf> {
     }
 }
 
-/// A process settled, which takes as long as a sync, and then took the first journal that was free and
-/// emptied it. What the owner of that had committed meanwhile, until it was killed, was nowhere any more once
-/// the power failed.
+/// A process brought its commits to the disk, which takes as long as a sync, and then took the first free
+/// journal and emptied it. Commits that the journal's owner had made in that time, until it was killed, were
+/// lost once the power failed.
 #[test]
-fn what_the_owner_of_a_journal_committed_while_another_process_settled_is_there() {
+fn commits_of_a_journals_owner_survive_another_process_that_takes_it() {
     if no_shell() {
         return;
     }
@@ -74,7 +75,7 @@ fn what_the_owner_of_a_journal_committed_while_another_process_settled_is_there(
         return;
     };
     let mut site = SqliteTestbed::with(directory, Some(disk), "sqlite-seats", 2);
-    // Large, so that the owner need not settle meanwhile.
+    // Large, so that its owner need not bring it to the disk in the test.
     site = site.with_journals(1, "16MiB");
     let made = site.shell("pragma journal_mode=wal;\ncreate table t(n integer primary key, filler);\n");
     assert_eq!(made.code, 0, "{}", made.err);
@@ -96,7 +97,7 @@ fn what_the_owner_of_a_journal_committed_while_another_process_settled_is_there(
     owner.kill().unwrap();
     owner.wait().unwrap();
     if !settles.exists() {
-        // It would look again in five seconds. A new one looks at once.
+        // It would check again in five seconds. A new process checks at once.
         other.kill();
         other = Idle::after_a_commit(&site, 5, &slow, &settles);
     }

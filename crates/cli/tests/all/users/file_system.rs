@@ -30,7 +30,7 @@ impl FileSystem {
         } {
             has(program)?;
         }
-        // It may be a module that nobody has needed yet.
+        // The kernel may have it as a module that was never loaded.
         let name = self.name();
         let known = format!("grep -qw {name} /proc/filesystems || modprobe {name}");
         tool("sh", &["-c", &known])
@@ -47,7 +47,7 @@ impl FileSystem {
         .unwrap();
     }
 
-    /// Mounts it such that what is freed is discarded at once: the volume must get that right, too.
+    /// Mounts it so that freed blocks are discarded at once, which the volume must handle too.
     pub(crate) fn mount(self, device: &str, directory: &Path) {
         let options = match self {
             // Another mount namespace of this machine may still hold the one before, which was killed.

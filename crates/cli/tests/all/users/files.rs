@@ -18,9 +18,9 @@ const WRITERS: u64 = 3;
 /// Names that a writer uses, over and over.
 const NAMES: u64 = 40;
 const FILE_BYTES_MAX: u64 = 40_000;
-/// Number and writer, name and version, so that any file tells which it is.
+/// Number and writer, name and version: a file's bytes show which file it is.
 const HEADER_BYTES: usize = 24;
-/// What a round's kill waits for at most.
+/// Longest time before the kill of a round.
 const ROUND: Duration = Duration::from_millis(1500);
 
 #[test]
@@ -49,8 +49,8 @@ fn every_synced_file_on_btrfs_outlives_its_killed_server() {
     );
 }
 
-/// One lender's word suffices, and most bytes went to both at once: what either has acknowledged must be
-/// there.
+/// One lender's acknowledgement is enough, and most bytes went to both at once: what either has acknowledged
+/// must be there.
 #[test]
 #[ignore = "minutes: make users"]
 fn every_synced_file_outlives_its_killed_server_with_multicast_and_any() {
@@ -106,7 +106,7 @@ fn every_synced_file_comes_back_from_the_data_lender_when_the_disk_is_lost() {
                 (Instant::now(), kept)
             })
         });
-        // A busy machine may have taken the data lender out of service again: then the disk is needed.
+        // On a busy machine the data lender may be out of service again: then the disk is needed.
         if kept && rounds.random.below(4) > 0 {
             site.lose_disk();
             lost += 1;
@@ -165,7 +165,7 @@ fn keeps_synced_files(test: &str, file_system: FileSystem) {
             }
             site.crash_after(Instant::now)
         });
-        // An empty lender may be there in the lost one's place when the volume is recovered, or nobody.
+        // An empty lender may be in the lost one's place when the volume is recovered, or none.
         if rounds.random.below(2) == 0 {
             site.replace_lender();
         }

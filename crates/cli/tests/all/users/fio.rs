@@ -13,7 +13,7 @@ use crate::users::rounds::Rounds;
 use crate::users::testbed::UsersTestbed;
 
 const BLOCK_BYTES: u64 = 4096;
-/// What the job that is cut off would write.
+/// Bytes that the job would write if it were not cut off.
 const CUT_BYTES: u64 = 96 << 20;
 /// Writes after which fio is surely under way, and not only its file made.
 const BEGUN: u64 = 50;
@@ -52,7 +52,7 @@ fn fio_verifies_what_it_wrote_before_and_while_the_server_was_killed() {
 pub(crate) enum Job {
     /// Blocks of many sizes at random places, synced at the end.
     Whole { seed: u64 },
-    /// Synchronous blocks one after another: how many were acknowledged says which.
+    /// Synchronous blocks one after another: the number of acknowledged ones says which these are.
     Cut { seed: u64, bytes: u64 },
 }
 

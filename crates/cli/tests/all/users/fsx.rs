@@ -21,15 +21,15 @@ const BLOCK_BYTES: u64 = 4096;
 const ROUND: Duration = Duration::from_millis(1200);
 
 #[test]
-fn a_file_after_random_operations_is_what_it_should_be_even_after_a_kill() {
-    let test = "a_file_after_random_operations_is_what_it_should_be_even_after_a_kill";
+fn a_file_after_random_operations_is_right_even_after_a_kill() {
+    let test = "a_file_after_random_operations_is_right_even_after_a_kill";
     plays(test, FileSystem::Ext4);
 }
 
 #[test]
 #[ignore = "minutes: make users"]
-fn a_file_on_xfs_after_random_operations_is_what_it_should_be_even_after_a_kill() {
-    let test = "a_file_on_xfs_after_random_operations_is_what_it_should_be_even_after_a_kill";
+fn a_file_on_xfs_after_random_operations_is_right_even_after_a_kill() {
+    let test = "a_file_on_xfs_after_random_operations_is_right_even_after_a_kill";
     plays(test, FileSystem::Xfs);
 }
 
@@ -99,7 +99,7 @@ impl Player {
         // And its name, which nothing had synced yet.
         let directory = self.path.parent().unwrap();
         File::open(directory).unwrap().sync_all().unwrap();
-        // What is read next comes from the volume.
+        // The next read comes from the volume.
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
         self.compare_all();
     }
@@ -171,7 +171,7 @@ impl Player {
         }
     }
 
-    /// Blocks taken out of the file, or put into it.
+    /// Removes blocks from the file, or inserts some.
     fn shift(&mut self, file: &File) {
         let blocks = self.model.len() as u64 / BLOCK_BYTES;
         if blocks < 3 {

@@ -1,6 +1,6 @@
-//! MariaDB (InnoDB) on a volume: server and volume are killed under clients that move money. Then `CHECK
-//! TABLE` and `innochecksum` must find nothing, the books must balance, and no transaction be missing that a
-//! client was told of.
+//! MariaDB (InnoDB) on a volume: server and volume are killed while clients transfer money. Then `CHECK
+//! TABLE` and `innochecksum` must find nothing, the sums must match, and no acknowledged transaction may be
+//! missing.
 
 use std::fmt::Write;
 use std::fs::{self, File};
@@ -151,8 +151,8 @@ impl Mariadb {
         .unwrap();
     }
 
-    /// All transactions of a client up to the last that it was told of before the kill, and at most one more
-    /// than it was ever told of.
+    /// Checks that the database has all transactions of a client up to the last that was acknowledged before
+    /// the kill, and at most one more than were ever acknowledged.
     fn has(&self, told: &Told) {
         let client = told.client;
         let query =
@@ -229,12 +229,12 @@ impl Client {
         }
     }
 
-    /// The last transaction that it was told of.
+    /// Returns the last transaction that was acknowledged to the client.
     fn told(&self) -> u64 {
         last_line(&self.told)
     }
 
-    /// It ends with its server.
+    /// Waits until the client ends, with its server.
     fn end(mut self, before: u64) -> Told {
         until("a client ends", || {
             self.process.child().try_wait().unwrap().is_some()
@@ -247,7 +247,7 @@ impl Client {
     }
 }
 
-/// The last transactions that a client was told of before the kill, and ever.
+/// The last transactions acknowledged to a client: before the kill, and ever.
 #[derive(Debug)]
 struct Told {
     client: u64,

@@ -1,5 +1,5 @@
-//! What is done to a volume while a file system is in use on it: its server is killed, it grows, it is
-//! detached and attached. fio writes meanwhile and verifies what it reads; it must not notice.
+//! Operations on a volume while a file system on it is in use: its server is killed, it grows, it is detached
+//! and attached. fio writes at the same time and verifies what it reads; it must not notice.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -132,7 +132,7 @@ fn start(site: &UsersTestbed) -> UserProcess {
     running
 }
 
-/// Waits until the device has completed so many writes more.
+/// Waits until the device has completed this many more writes.
 fn written(site: &UsersTestbed, writes: u64) {
     let before = site.writes();
     until("fio writes on", || site.writes() > before + writes);

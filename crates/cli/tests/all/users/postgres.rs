@@ -1,5 +1,5 @@
 //! PostgreSQL on a volume: server and volume are killed under pgbench, in either order. Then its own checks
-//! must find nothing, the books must balance, and no transaction be missing that a client was told of.
+//! must find nothing, the sums must match, and no acknowledged transaction may be missing.
 
 use std::fs;
 use std::path::PathBuf;
@@ -144,7 +144,7 @@ impl Postgres {
         lines[lines.len().saturating_sub(40)..].join("\n")
     }
 
-    /// They run until their server is gone, and log each transaction that was acknowledged.
+    /// Starts clients, which run until their server is gone and log each acknowledged transaction.
     fn start_clients(&self, round: u64) -> UserProcess {
         let mut command = self.command("pgbench");
         command
@@ -153,7 +153,7 @@ impl Postgres {
         UserProcess::start(command.stdout(Stdio::null()).stderr(Stdio::null()))
     }
 
-    /// Transactions that clients were told of in this round, before the kill and after it.
+    /// Returns the number of transactions acknowledged in this round, before the kill and after it.
     fn told(&self, killed: SystemTime) -> (u64, u64) {
         let killed = killed.duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
         let (mut before, mut after) = (0, 0);

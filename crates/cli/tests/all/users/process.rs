@@ -59,15 +59,15 @@ pub(crate) fn has(program: &str) -> Result<(), String> {
         .map_err(|_| format!("there is no {program}"))
 }
 
-/// From here on orphans of what this process starts are its own, and [`reap`] ends them. Not every machine's
-/// first process does that at once, and until then a killed process is still in the process table: who looks
-/// there takes it for one that may yet write. Not where a program is started that has orphans of its own, and
-/// waits for them to be gone.
+/// From here on this process adopts the orphans of what it starts, and [`reap`] ends them. Not every
+/// machine's first process does that at once, and until then a killed process is still in the process table,
+/// where it looks like one that may yet write. Not for programs that have orphans of their own and wait until
+/// these are gone.
 pub(crate) fn adopt_orphans() {
     set_child_subreaper(Some(rustix::process::getpid())).expect("the kernel has it since 3.4");
 }
 
-/// Waits until a killed process is gone, if it was ours or its parent is gone.
+/// Waits until a killed process is gone, if it was a child or its parent is gone.
 pub(crate) fn reap(pid: Pid) {
     until("a killed process ends", || {
         !matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None))
@@ -134,7 +134,7 @@ impl Drop for UserProcess {
     }
 }
 
-/// A process of ours that we cannot wait for. Its start tells it from a later one with the same number.
+/// A process that is not a child. Its start time tells it from a later one with the same number.
 struct Member {
     pid: i32,
     start: u64,
@@ -162,7 +162,7 @@ impl Member {
 /// Parent and start of a process, and whether it has ended and only waits to be seen.
 fn stat(pid: i32) -> Option<(i32, u64, bool)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in parentheses and may hold anything.
+    // The name is in parentheses and may contain anything.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     Some((
         fields.get(1)?.parse().ok()?,

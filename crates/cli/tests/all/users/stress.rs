@@ -81,7 +81,7 @@ fn stresses(test: &str, file_system: FileSystem) {
     site.close();
 }
 
-/// All of them at once.
+/// Returns the command that runs all of them at once.
 fn stressors(directory: &Path, span: &str) -> Command {
     let mut command = Command::new("stress-ng");
     command

@@ -72,8 +72,8 @@ impl VolumeProcess {
 }
 
 impl UsersTestbed {
-    /// A new volume with `file_system` on it, attached and mounted. `None`: the machine lacks something,
-    /// which is said.
+    /// Makes a new volume with `file_system` on it, attached and mounted. `None`: the machine lacks
+    /// something, and the test printed that it is skipped.
     pub(crate) fn new(test: &str, file_system: FileSystem, programs: &[&str]) -> Option<UsersTestbed> {
         UsersTestbed::with(test, file_system, programs, AttachChoice::Usual)
     }
@@ -131,6 +131,16 @@ impl UsersTestbed {
             keeper,
             id: String::new(),
         };
+        site.create(way, group.as_deref());
+        fs::create_dir(site.mounted()).unwrap();
+        site.attach();
+        file_system.make(&site.device());
+        site.mount();
+        Some(site)
+    }
+
+    /// Creates the volume, with this fixture's lenders.
+    fn create(&mut self, way: AttachChoice, group: Option<&str>) {
         let rule = match way {
             AttachChoice::Usual | AttachChoice::KeptTwice => "all",
             AttachChoice::Any | AttachChoice::Multicast => "any",
@@ -147,24 +157,19 @@ impl UsersTestbed {
             rule,
             "--json",
         ];
-        for lender in &site.lenders {
+        for lender in &self.lenders {
             create.extend(["--lender", &lender.address]);
         }
-        if let Some(keeper) = &site.keeper {
+        if let Some(keeper) = &self.keeper {
             create.extend(["--data-lender", &keeper.address]);
         }
-        if let Some(group) = &group {
+        if let Some(group) = group {
             create.extend(["--multicast", group, "--datagram", "1400"]);
         }
-        let made = site.disk(&create);
+        let made = self.disk(&create);
         assert_eq!(made.code, 0, "{}{}", made.out, made.err);
         let made: Value = serde_json::from_str(&made.out).unwrap();
-        site.id = made["id"].as_str().unwrap().to_owned();
-        fs::create_dir(site.mounted()).unwrap();
-        site.attach();
-        file_system.make(&site.device());
-        site.mount();
-        Some(site)
+        self.id = made["id"].as_str().unwrap().to_owned();
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -205,7 +210,7 @@ impl UsersTestbed {
         assert_eq!(grown.code, 0, "{}{}", grown.out, grown.err);
     }
 
-    /// The device's server alone dies; returns when another has taken its place.
+    /// Kills the device's server alone; returns when another has taken its place.
     pub(crate) fn kill_server(&self) {
         let server = |attached: Vec<Value>| attached[0]["attached"]["server"]["id"].clone();
         let killed = server(self.attached());
@@ -238,13 +243,13 @@ impl UsersTestbed {
         finish(command.env("NETRAM_VOLUME_RUN", self.path("run")))
     }
 
-    /// What is attached.
+    /// Returns what is attached.
     fn attached(&self) -> Vec<Value> {
         let listed = self.disk(&["list", "--json"]).out;
         serde_json::from_str(&listed).unwrap_or_default()
     }
 
-    /// A supervisor that has said its last word may still hold the name for a moment.
+    /// Attaches the volume. A supervisor that is about to end may still hold the name for a moment.
     fn attach(&self) {
         let mut ran = self.disk(&["attach", "db", "--way", "fuse"]);
         until("the volume is attached", || {
@@ -263,7 +268,7 @@ impl UsersTestbed {
 
     fn unmount(&self) {
         let directory = self.mounted();
-        // What a killed program had open is closed a moment after it is gone from the process table.
+        // Files of a killed program are closed a moment after it is gone from the process table.
         let mut last = Ok(String::new());
         until("the file system is unmounted", || {
             last = tool("umount", &[directory.to_str().unwrap()]);
@@ -272,15 +277,15 @@ impl UsersTestbed {
         last.unwrap();
     }
 
-    /// As if the client's machine had died: supervisor and server of the device are killed. Whoever writes
-    /// gets errors.
+    /// Kills supervisor and server of the device, as if the client's machine had died. Programs that write
+    /// get errors.
     pub(crate) fn crash(&self) {
         self.crash_after(|| ());
     }
 
-    /// What returns just before the kill is what had been acknowledged by then. It is not asked afterwards:
-    /// while a file system's journal fails under several callers, Linux reports a sync as done to one whose
-    /// commit another has seen fail.
+    /// Crashes the volume, and returns what `look` read just before: everything acknowledged by then. It is
+    /// not read afterwards, because while a file system's journal fails under several callers, Linux reports
+    /// a sync as done to one whose commit failed for another.
     pub(crate) fn crash_after<T>(&self, look: impl FnOnce() -> T) -> T {
         let attached = self.attached();
         let seen = look();
@@ -299,7 +304,7 @@ impl UsersTestbed {
         self.lost = Some(lender.address.clone());
     }
 
-    /// Another one comes in its place, with nothing.
+    /// Starts another lender in the lost one's place, with an empty memory.
     pub(crate) fn replace_lender(&mut self) {
         if let Some(address) = self.lost.take() {
             self.lenders.push(lender(&address, &[]));
@@ -313,7 +318,7 @@ impl UsersTestbed {
         }
     }
 
-    /// Datagrams that each lender has taken.
+    /// Returns the number of datagrams that each lender received.
     pub(crate) fn datagrams(&self) -> Vec<u64> {
         let mut status = netram();
         status.args(["lender", "status", "--json", "--insecure"]);
@@ -330,7 +335,7 @@ impl UsersTestbed {
         shown["live"]["data_lender"]["in_service"] == true
     }
 
-    /// After a crash: the client's disk is gone, and its volume made anew from the data lender's.
+    /// After a crash: loses the client's disk, and restores its volume from the data lender.
     pub(crate) fn lose_disk(&self) {
         fs::remove_dir_all(self.path("db")).unwrap();
         let keeper = self.keeper.as_ref().expect("there is a data lender");
@@ -378,7 +383,7 @@ impl UsersTestbed {
         });
     }
 
-    /// Everything closed as its user would, and looked at once more.
+    /// Closes everything as a user would, and checks it once more.
     pub(crate) fn close(self) {
         self.unmount();
         self.detach();
@@ -396,7 +401,7 @@ impl Drop for UsersTestbed {
     }
 }
 
-/// A group on this machine that nobody else has.
+/// Returns a multicast group that no other test on this machine has.
 fn free_group() -> String {
     let free = std::net::UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.local_addr());
     format!("239.190.5.1:{}%lo", free.unwrap().port())
@@ -418,7 +423,7 @@ pub(crate) fn give_to(user: &str, directory: &Path) {
     tool("chown", &[user, directory.to_str().unwrap()]).unwrap();
 }
 
-/// What this machine lacks for a device.
+/// Checks what a device needs; the error says what this machine lacks.
 fn can_attach() -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("this is not root".into());

@@ -38,8 +38,8 @@ impl Drop for Tiny<'_> {
 }
 
 #[test]
-fn what_is_attached_is_served_on_though_its_directory_is_full() {
-    const NAME: &str = "what_is_attached_is_served_on_though_its_directory_is_full";
+fn an_attached_volume_is_served_although_its_runtime_directory_is_full() {
+    const NAME: &str = "an_attached_volume_is_served_although_its_runtime_directory_is_full";
     if let Err(missing) = can_attach() {
         return skipped(NAME, &missing);
     }
@@ -71,7 +71,7 @@ fn what_is_attached_is_served_on_though_its_directory_is_full() {
     };
     write(1);
     drop(lender);
-    // Its server notices, and says so, where there is no room for what it says.
+    // Its server notices and reports it if there is no room for its log.
     let shown = || place.json(&["status", "db"]);
     until("it knows that its lender is gone", || {
         write(2);

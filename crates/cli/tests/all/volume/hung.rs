@@ -1,5 +1,4 @@
-//! The server of an attached volume hangs, or is replaced, and its supervisor goes on minding everything
-//! else.
+//! The server of an attached volume hangs, or is replaced, and its supervisor still does everything else.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -21,7 +20,7 @@ fn signal(process: &Value, signal: Signal) {
     kill_process(Pid::from_raw(number).unwrap(), signal).unwrap();
 }
 
-/// Stops a process, and waits until all of it stands still: a thread that runs goes on for a moment, and
+/// Stops a process, and waits until all its threads have stopped: a running thread goes on for a moment, and
 /// might do what the test says cannot be done.
 fn halt(process: &Value) {
     signal(process, Signal::STOP);
@@ -40,7 +39,7 @@ fn halt(process: &Value) {
 #[test]
 fn a_file_system_only_waits_when_its_server_hangs() {
     const NAME: &str = "a_file_system_only_waits_when_its_server_hangs";
-    // It hung for good, and so did whoever used it.
+    // The server hung forever, and so did all users of the device.
     if let Err(missing) = can_attach().and_then(|()| can_be_replaced()) {
         return skipped(NAME, &missing);
     }
@@ -54,7 +53,7 @@ fn a_file_system_only_waits_when_its_server_hangs() {
     let (stop, directory) = (AtomicBool::new(false), PathBuf::from(&mount));
     let written = || fs::read_dir(&directory).unwrap().count() as u64;
     let synced = std::thread::scope(|scope| {
-        // Any error ends the test: nobody is to notice.
+        // Any error ends the test: users must not notice.
         let writing = scope.spawn(|| {
             let mut number = 0;
             while !stop.load(Ordering::Relaxed) {
@@ -91,10 +90,10 @@ fn a_file_system_only_waits_when_its_server_hangs() {
 }
 
 #[test]
-fn a_device_that_is_to_go_while_its_server_is_replaced_keeps_what_was_written_to_it() {
-    const NAME: &str = "a_device_that_is_to_go_while_its_server_is_replaced_keeps_what_was_written_to_it";
-    // The supervisor closed the device, which waits for what was written, and the server died meanwhile:
-    // nobody was there to replace it, and what had been written was lost.
+fn a_device_detached_while_its_server_is_replaced_loses_no_write() {
+    const NAME: &str = "a_device_detached_while_its_server_is_replaced_loses_no_write";
+    // The supervisor closed the device, which waits for its writes, and the server died in that time: it was
+    // not replaced, and the writes were lost.
     if let Err(missing) = can_attach().and_then(|()| can_be_replaced()) {
         return skipped(NAME, &missing);
     }
@@ -121,7 +120,7 @@ fn a_device_that_is_to_go_while_its_server_is_replaced_keeps_what_was_written_to
     });
     let server = || place.json(&["list"])[0]["attached"]["server"]["id"].clone();
     let log = || fs::read_to_string(place.path("run/db/log")).unwrap();
-    // The kernel has it, and nobody asked it to give it to the server.
+    // The kernel has the writes, and has not been asked to send them to the server.
     let device = File::options()
         .write(true)
         .open(place.path("run/dev/db"))
@@ -139,7 +138,7 @@ fn a_device_that_is_to_go_while_its_server_is_replaced_keeps_what_was_written_to
     command.env("NETRAM_VOLUME_RUN", place.path("run"));
     let mut detach = Started(start(command.stdout(Stdio::null())));
     until("the supervisor has heard", || {
-        log().contains("the device is to go")
+        log().contains("the device is to be detached")
     });
     let second = server();
     kill(&second);
@@ -161,8 +160,8 @@ fn a_device_that_is_to_go_while_its_server_is_replaced_keeps_what_was_written_to
 }
 
 #[test]
-fn a_server_that_dies_while_its_device_is_let_go_is_replaced() {
-    const NAME: &str = "a_server_that_dies_while_its_device_is_let_go_is_replaced";
+fn a_server_that_dies_while_its_device_is_detached_is_replaced() {
+    const NAME: &str = "a_server_that_dies_while_its_device_is_detached_is_replaced";
     // The supervisor waited for the server in the only thread that could have replaced it: signals were not
     // heard, and what had been written and not synced was lost with the server.
     if let Err(missing) = can_attach().and_then(|()| can_be_replaced()) {
@@ -187,9 +186,9 @@ fn a_server_that_dies_while_its_device_is_let_go_is_replaced() {
         .current_dir(place.directory.path());
     command.env("NETRAM_VOLUME_RUN", place.path("run"));
     let mut detach = Started(start(command.stdout(Stdio::null())));
-    // On a busy machine the server may be seen to be silent before the device is begun to be let go.
+    // On a busy machine the server may count as silent before detaching begins.
     until("the supervisor says what it waits for", || {
-        log().contains("the device is to go")
+        log().contains("the device is to be detached")
     });
     kill(&first);
     let mut ended = None;
@@ -243,7 +242,7 @@ fn a_forced_detach_waits_for_no_recovery() {
     });
     place.json(&["detach", "db", "--force"]);
     assert_eq!(place.json(&["list"]), Value::Array(Vec::new()));
-    // Whoever attaches is told the same, and waits as long as he says.
+    // An attach is refused with the same reason, after the given patience.
     let refused = place.refused(&["attach", "db", "--way", "fuse", "--patience", "1s"], 1);
     let told = |what: &str| refused.contains(what);
     assert!(

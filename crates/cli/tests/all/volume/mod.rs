@@ -1,6 +1,7 @@
 //! `netram volume`: volumes made, looked at, grown, scrubbed, deleted; and attached, under a real file system
 //! with real lenders, by a server that is killed.
 
+mod create;
 mod full;
 mod hung;
 mod restart;
@@ -52,7 +53,7 @@ impl VolumeFixture {
         serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {}", ran.out))
     }
 
-    /// Attaches `db`. A supervisor that has said its last word may still hold the name for a moment.
+    /// Attaches `db`. A supervisor that is about to end may still hold the name for a moment.
     fn attach(&self) -> Value {
         let mut ran = self.disk(&["attach", "db", "--way", "fuse", "--json"]);
         until("the volume is attached", || {
@@ -158,7 +159,7 @@ fn a_volume_is_made_shown_grown_scrubbed_and_deleted() {
 }
 
 #[test]
-fn a_volume_is_served_until_it_is_told_to_stop_and_closed_then() {
+fn a_volume_is_served_until_a_signal_and_then_closed() {
     let place = VolumeFixture::new();
     place.json(&["create", "db", "--size", "1MiB", "--journal-size", "4MiB"]);
     let abroad = place.refused(&["serve", "db", "--listen", "tcp://0.0.0.0:0"], 1);
@@ -209,59 +210,7 @@ fn a_volume_is_served_until_it_is_told_to_stop_and_closed_then() {
     let no_copy = place.refused(&["takeover", "db"], 1);
     assert!(no_copy.contains("not a data lender's copy"), "{no_copy}");
     let closed = place.refused(&["status", "db", "--metrics"], 1);
-    assert!(closed.contains("not attached or served"), "{closed}");
-}
-
-#[test]
-fn settings_that_make_no_sense_make_no_volume() {
-    let place = VolumeFixture::new();
-    for (arguments, says) in [
-        (&["--lender", "tcp://127.0.0.1:1"][..], "key"),
-        (
-            &["--lender", "tcp://127.0.0.1:1", "--key-file", "nowhere"],
-            "nowhere",
-        ),
-        (&["--insecure", "--key-file", "nowhere"], "insecure"),
-    ] {
-        let refused = place.refused(&[&["create", "db", "--size", "1MiB"], arguments].concat(), 1);
-        assert!(refused.contains(says), "{refused}");
-        assert!(!place.path("db").exists(), "{arguments:?}");
-    }
-    // The error named this variable, and nobody read it.
-    let mut create = netram();
-    create.args([
-        "volume",
-        "create",
-        "db",
-        "--size",
-        "1MiB",
-        "--lender",
-        "tcp://127.0.0.1:1",
-    ]);
-    create.current_dir(place.directory.path());
-    let refused = finish(create.env("NETRAM_KEY_FILE", "elsewhere"));
-    assert!(
-        refused.code == 1 && refused.err.contains("elsewhere"),
-        "{}",
-        refused.err
-    );
-    assert!(!place.path("db").exists());
-    let odd = place.refused(&["create", "db", "--size", "1000"], 1);
-    assert!(odd.contains("4096") && !odd.contains(".new-"), "{odd}");
-    assert!(!place.path("db").exists());
-}
-
-#[test]
-fn what_a_killed_create_left_is_named_until_it_is_removed() {
-    let place = VolumeFixture::new();
-    let left = place.path(".db.new-0123abcd");
-    fs::create_dir(&left).unwrap();
-    fs::write(left.join("image"), "half").unwrap();
-    let listed = || place.disk(&["list", "."]);
-    assert!(listed().err.contains(".db.new-0123abcd"), "{}", listed().err);
-    place.json(&["create", "db", "--size", "1MiB", "--journal-size", "4MiB"]);
-    assert!(!left.exists());
-    assert_eq!(listed().err, "");
+    assert!(closed.contains("neither attached nor served"), "{closed}");
 }
 
 #[test]
@@ -291,8 +240,8 @@ fn a_scrub_names_the_block_that_rotted() {
 }
 
 #[test]
-fn an_attached_volume_is_let_go_and_changed_only_when_nobody_uses_it() {
-    const NAME: &str = "an_attached_volume_is_let_go_and_changed_only_when_nobody_uses_it";
+fn an_attached_volume_is_detached_and_changed_only_when_not_in_use() {
+    const NAME: &str = "an_attached_volume_is_detached_and_changed_only_when_not_in_use";
     if let Err(missing) = can_attach() {
         return skipped(NAME, &missing);
     }
@@ -355,7 +304,7 @@ fn a_mounted_file_system_grows_with_its_volume_and_its_volume_is_scrubbed_under_
         "the device has its old size"
     );
     drop(seen);
-    // ext4 lets only those grow it online who may exceed limits, whom some containers do not have.
+    // ext4 can be grown online only by processes that may exceed limits, which some containers do not allow.
     if has_capability(CAP_SYS_RESOURCE) {
         tool("resize2fs", &[&device]).unwrap();
     } else {
@@ -429,8 +378,8 @@ fn an_attached_volume_outlives_its_killed_server_with_every_synced_file() {
 }
 
 #[test]
-fn what_a_killed_supervisor_left_is_known_as_long_as_its_server_lives() {
-    const NAME: &str = "what_a_killed_supervisor_left_is_known_as_long_as_its_server_lives";
+fn a_killed_supervisors_record_stays_while_its_server_lives() {
+    const NAME: &str = "a_killed_supervisors_record_stays_while_its_server_lives";
     if let Err(missing) = can_attach() {
         return skipped(NAME, &missing);
     }
@@ -527,7 +476,7 @@ impl Drop for Started {
     }
 }
 
-/// What this machine lacks for a device.
+/// Checks what a device needs; the error says what this machine lacks.
 fn can_attach() -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("this is not root".into());
@@ -547,7 +496,7 @@ fn can_attach() -> Result<(), String> {
             "device=$(losetup --find) && test -b $device && : <> $device",
         ],
     )?;
-    // It may be a module that nobody has needed yet.
+    // The kernel may have it as a module that was never loaded.
     let ext4 = "grep -qw ext4 /proc/filesystems || modprobe ext4";
     tool("sh", &["-c", ext4]).map_err(|_| "this kernel has no ext4".into())
 }

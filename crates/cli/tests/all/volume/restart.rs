@@ -1,4 +1,4 @@
-//! The server of an attached volume is killed, and nobody notices: another takes its place.
+//! The server of an attached volume is killed, and users do not notice: another takes its place.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -29,12 +29,12 @@ fn a_file_system_only_waits_when_its_server_is_killed() {
     place.json(&[&made[..], &["--insecure", "--lender", a, "--lender", b]].concat());
     place.attach();
     let (device, mount) = place.device_and_mount();
-    // Smaller than the device: the end is nobody's.
+    // Smaller than the device: its end is not used.
     tool("mkfs.ext4", &["-q", "-F", &device, "48M"]).unwrap();
     tool("mount", &["-t", "ext4", &device, &mount]).unwrap();
     let (stop, directory) = (AtomicBool::new(false), PathBuf::from(&mount));
     let synced = std::thread::scope(|scope| {
-        // Any error ends the test: nobody is to notice.
+        // Any error ends the test: users must not notice.
         let writing = scope.spawn(|| {
             let mut number = 0;
             while !stop.load(Ordering::Relaxed) {
@@ -120,7 +120,7 @@ fn read_back(directory: &Path, number: u64) {
 #[repr(align(4096))]
 struct Aligned([u8; 4096]);
 
-/// Of a part of the device that nobody writes.
+/// Reads a part of the device that is never written.
 fn read_over_and_over(device: &str, block: u64, stop: &AtomicBool) {
     let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
     let device = File::options()

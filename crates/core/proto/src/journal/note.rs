@@ -63,7 +63,7 @@ mod tests {
     fn a_note_survives_encoding_and_a_truncated_one_is_ignored() {
         let long = "ä".repeat(NOTE_BYTES_MAX);
         for by in [
-            "netram disk restore on db7 (process 4211)",
+            "netram volume restore on db7 (process 4211)",
             "",
             &long,
             "two\nlines",

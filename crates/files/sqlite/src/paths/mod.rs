@@ -20,11 +20,11 @@ use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
+use netram_journal::durable;
 use netram_journal::file::DiskFile;
 use netram_journal::{JournalLayout, JournalPaths as JournalPlace};
 use netram_proto::journal::SlotPair;
 use netram_sqlite_machine::{FileRole, PROCESS_SLOTS};
-use netram_store::durable;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::database_disk::{START_BYTES, START_MAGIC};

@@ -12,8 +12,8 @@ const STEPS_KEPT: usize = 16 * 1024;
 impl Participant for Inner {
     fn ended(&self, note: u64, outcome: TransactionOutcome) {
         let state = &mut *self.lock();
-        let place = note as usize;
-        let PendingSteps { mut steps, leaves } = std::mem::take(&mut state.open[place]);
+        let index = note as usize;
+        let PendingSteps { mut steps, leaves } = std::mem::take(&mut state.open[index]);
         if !steps.is_empty() {
             match outcome {
                 TransactionOutcome::Committed => state.counts.committed += 1,
@@ -32,7 +32,7 @@ impl Participant for Inner {
         }
         steps.clear();
         if steps.capacity() <= STEPS_KEPT {
-            state.open[place].steps = steps;
+            state.open[index].steps = steps;
         }
         state.vacant.push(note as u16);
     }

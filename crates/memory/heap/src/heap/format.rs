@@ -114,7 +114,7 @@ fn geometry(region: &Region, start: usize, length: usize) -> Result<HeapGeometry
 fn clear<X: Transact>(
     transaction: &mut X,
     region: &Region,
-    ground: usize,
+    base: usize,
     from: u64,
     to: u64,
 ) -> Result<(), HeapFormatError> {
@@ -131,10 +131,10 @@ fn clear<X: Transact>(
             continue;
         }
         let bytes = &mut bytes[..(end - start) as usize];
-        region.read_into(ground + start as usize, bytes)?;
+        region.read_into(base + start as usize, bytes)?;
         if bytes.iter().any(|byte| *byte != 0) {
             bytes.fill(0);
-            transaction.write(region, ground + start as usize, bytes)?;
+            transaction.write(region, base + start as usize, bytes)?;
         }
     }
     Ok(())

@@ -143,14 +143,14 @@ impl Heap {
     ///
     /// As [`Heap::open`].
     pub fn open_in(
-        holder: Arc<dyn AsRef<Region> + Send + Sync>,
+        owner: Arc<dyn AsRef<Region> + Send + Sync>,
         start: usize,
         length: usize,
     ) -> Result<Heap, HeapOpenError> {
-        let ground = RegionSlice::new(holder, start, length);
+        let slice = RegionSlice::new(owner, start, length);
         // Changes of open transactions would be taken for committed, and may still be undone.
-        match ground.region().open_transactions() {
-            0 => Heap::open_on(ground, 0),
+        match slice.region().open_transactions() {
+            0 => Heap::open_on(slice, 0),
             transactions => Err(HeapOpenError::Busy { transactions }),
         }
     }
@@ -163,24 +163,24 @@ impl Heap {
     ///
     /// As [`Heap::open`], except for open transactions.
     pub fn open_shared(
-        holder: Arc<dyn AsRef<Region> + Send + Sync>,
+        owner: Arc<dyn AsRef<Region> + Send + Sync>,
         start: usize,
         length: usize,
     ) -> Result<Heap, HeapOpenError> {
-        Heap::open_on(RegionSlice::new(holder, start, length), start as u64)
+        Heap::open_on(RegionSlice::new(owner, start, length), start as u64)
     }
 
-    fn open_on(ground: RegionSlice, origin: u64) -> Result<Heap, HeapOpenError> {
-        let geometry = header(&ground, ground.len() as u64)?.counted_from(origin);
+    fn open_on(slice: RegionSlice, origin: u64) -> Result<Heap, HeapOpenError> {
+        let geometry = header(&slice, slice.len() as u64)?.counted_from(origin);
         let state = State {
-            lists: Lists::scan(&ground, geometry)?,
+            lists: Lists::scan(&slice, geometry)?,
             extents: HashMap::new(),
             open: Vec::new(),
             vacant: Vec::new(),
             counts: HeapCounts::default(),
         };
         let inner = Arc::new(Inner {
-            slice: ground,
+            slice,
             geometry,
             remote_changes: RemoteChanges::default(),
             state: Mutex::new(state),
@@ -232,17 +232,17 @@ impl Heap {
         }
         self.admit(transaction)?;
         self.inner.reload(state)?;
-        let place = match state.vacant.pop() {
-            Some(place) => place,
+        let index = match state.vacant.pop() {
+            Some(index) => index,
             None if state.open.len() < TRANSACTIONS_MAX => {
                 state.open.push(PendingSteps::default());
                 state.open.len() as u16 - 1
             }
             None => return Err(OwnerError::TooMany),
         };
-        state.open[usize::from(place)].leaves = transaction.mode() == RestoreMode::NoRestore;
-        transaction.enlist(&self.participant, place.into());
-        Ok(place + 1)
+        state.open[usize::from(index)].leaves = transaction.mode() == RestoreMode::NoRestore;
+        transaction.enlist(&self.participant, index.into());
+        Ok(index + 1)
     }
 }
 
@@ -266,13 +266,13 @@ impl From<HeapDamage> for OwnerError {
 }
 
 impl Lists {
-    fn scan(ground: &RegionSlice, geometry: HeapGeometry) -> Result<Lists, HeapDamage> {
+    fn scan(slice: &RegionSlice, geometry: HeapGeometry) -> Result<Lists, HeapDamage> {
         let mut lists = Lists {
             free: FreePages::default(),
             runs: RunTable::new(geometry.pages),
             lengths: PageMap::new(geometry.pages),
         };
-        scan(ground, geometry, &mut |found| match found {
+        scan(slice, geometry, &mut |found| match found {
             ScanItem::Free { page, pages } => lists.free.give(page, pages),
             ScanItem::Run { page, class } => lists.runs.add_scanned(page, class),
             ScanItem::Extent { page, pages } => lists.lengths.set(page, pages),

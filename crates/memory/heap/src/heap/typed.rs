@@ -68,10 +68,10 @@ impl Heap {
     where
         T: FromBytes + IntoBytes,
     {
-        let ground = &self.inner.slice;
-        let at = reach(ground, self.inner.geometry, pointer, 1)?;
+        let source = &self.inner.slice;
+        let at = reach(source, self.inner.geometry, pointer, 1)?;
         let mut value = T::new_zeroed();
-        ground.copy(at, value.as_mut_bytes());
+        source.copy(at, value.as_mut_bytes());
         Ok(value)
     }
 
@@ -84,13 +84,13 @@ impl Heap {
     where
         T: FromBytes + IntoBytes,
     {
-        let ground = &self.inner.slice;
-        let at = reach(ground, self.inner.geometry, slice.block(), slice.len())?;
+        let source = &self.inner.slice;
+        let at = reach(source, self.inner.geometry, slice.block(), slice.len())?;
         // The block holds the values, so their count fits the address space.
         let mut values = Vec::with_capacity(slice.len() as usize);
         for index in 0..slice.len() {
             let mut value = T::new_zeroed();
-            ground.copy(at + index * size_of::<T>() as u64, value.as_mut_bytes());
+            source.copy(at + index * size_of::<T>() as u64, value.as_mut_bytes());
             values.push(value);
         }
         Ok(values)
@@ -119,7 +119,7 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// [`BlockAccessError::Root`] if `number` is not below [`ROOTS`](crate::limit::ROOTS).
+    /// [`BlockAccessError::Root`] if `number` is not below [`ROOTS`].
     pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, BlockAccessError> {
         root(&self.inner.slice, number)
     }

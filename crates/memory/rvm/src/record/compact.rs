@@ -96,9 +96,9 @@ pub(crate) fn range_bytes_max(payload_max: usize) -> usize {
 /// Bytes of the payload with a preamble of `preamble` bytes and these ranges, which are in order and given as
 /// segment, offset and length.
 pub fn payload_bytes(preamble: usize, ranges: impl Iterator<Item = (u32, u64, u32)>) -> u64 {
-    let mut place = RangeCursor::default();
+    let mut cursor = RangeCursor::default();
     let ranges = ranges
-        .map(|(segment, offset, length)| place.advance(segment, offset, length) as u64 + u64::from(length));
+        .map(|(segment, offset, length)| cursor.advance(segment, offset, length) as u64 + u64::from(length));
     preamble_bytes(preamble) as u64 + ranges.sum::<u64>()
 }
 
@@ -179,13 +179,13 @@ impl<'a> RecordEncoder<'a> {
     /// Copies ranges from another payload as encoded there. All must lie in `segment`, in which this payload
     /// has none yet. The encoding is the same, since the first range of a segment is placed absolutely.
     pub(crate) fn ranges(&mut self, segment: u32, end: u64, ranges: &[u8]) {
-        let place = RangeCursor { segment, end };
+        let cursor = RangeCursor { segment, end };
         assert!(self.cursor == RangeCursor::default() || self.cursor.segment < segment);
         let (into, left) = std::mem::take(&mut self.left).split_at_mut(ranges.len());
         for (into, ranges) in into.chunks_mut(COPY_BYTES).zip(ranges.chunks(COPY_BYTES)) {
             into.copy_from_slice(ranges);
         }
-        (self.left, self.cursor) = (left, place);
+        (self.left, self.cursor) = (left, cursor);
     }
 
     /// Asserts that the payload is full.
@@ -210,7 +210,7 @@ pub(super) fn split(payload: &[u8]) -> Result<(&[u8], &[u8]), RecordDecodeError>
 #[inline]
 pub(super) fn next<'a>(
     left: &mut &'a [u8],
-    place: &mut RangeCursor,
+    cursor: &mut RangeCursor,
 ) -> Result<Option<RangeView<'a>>, RecordDecodeError> {
     let Some((word, rest)) = left.split_first_chunk::<4>() else {
         return match left.is_empty() {
@@ -220,12 +220,12 @@ pub(super) fn next<'a>(
     };
     let word = u32::from_le_bytes(*word);
     if word & FORM_MASK != SHORT {
-        return long(word, rest, left, place).map(Some);
+        return long(word, rest, left, cursor).map(Some);
     }
     // The short header is never longer than needed, and its range follows the previous one.
     let gap = u64::from(word >> (FORM_BITS + SHORT_LENGTH_BITS));
     let length = (word >> FORM_BITS & (SHORT_LENGTH_MAX - 1)) + 1;
-    take(place.segment, place.behind(gap)?, length, rest, left, place).map(Some)
+    take(cursor.segment, cursor.behind(gap)?, length, rest, left, cursor).map(Some)
 }
 
 /// Decodes a range with a longer header. `word` is its first word and `rest` the bytes behind it.
@@ -233,15 +233,15 @@ fn long<'a>(
     word: u32,
     rest: &'a [u8],
     left: &mut &'a [u8],
-    place: &mut RangeCursor,
+    cursor: &mut RangeCursor,
 ) -> Result<RangeView<'a>, RecordDecodeError> {
     let (second, rest) = rest.split_first_chunk::<4>().ok_or(RecordDecodeError::Short)?;
     let (high, second) = (word >> FORM_BITS, u32::from_le_bytes(*second));
     let (header, segment, offset, less, rest) = match word & FORM_MASK {
         NEAR => (
             NEAR_BYTES,
-            place.segment,
-            place.behind(second.into())?,
+            cursor.segment,
+            cursor.behind(second.into())?,
             high,
             rest,
         ),
@@ -251,15 +251,15 @@ fn long<'a>(
         }
         _ => return Err(RecordDecodeError::Form),
     };
-    if !place.precedes(segment, offset) {
+    if !cursor.precedes(segment, offset) {
         return Err(RecordDecodeError::Order);
     }
     // The encoding allows a length of 2^32, but no range is that long.
     let length = less.checked_add(1).ok_or(RecordDecodeError::Overflow)?;
-    if place.header_bytes(segment, offset, length) != header {
+    if cursor.header_bytes(segment, offset, length) != header {
         return Err(RecordDecodeError::Form);
     }
-    take(segment, offset, length, rest, left, place)
+    take(segment, offset, length, rest, left, cursor)
 }
 
 /// Takes the values of a range off `rest` and sets `left` to the remainder.
@@ -270,7 +270,7 @@ fn take<'a>(
     length: u32,
     rest: &'a [u8],
     left: &mut &'a [u8],
-    place: &mut RangeCursor,
+    cursor: &mut RangeCursor,
 ) -> Result<RangeView<'a>, RecordDecodeError> {
     let end = offset
         .checked_add(length.into())
@@ -278,7 +278,7 @@ fn take<'a>(
     let (bytes, rest) = rest
         .split_at_checked(length as usize)
         .ok_or(RecordDecodeError::Short)?;
-    *place = RangeCursor { segment, end };
+    *cursor = RangeCursor { segment, end };
     *left = rest;
     Ok(RangeView {
         segment,

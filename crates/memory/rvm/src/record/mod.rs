@@ -187,7 +187,7 @@ impl<'a> Walk<'a> {
     #[inline]
     fn step(&mut self) -> Result<Option<RangeView<'a>>, RecordDecodeError> {
         match self {
-            Walk::Compact(left, place) => compact::next(left, place),
+            Walk::Compact(left, cursor) => compact::next(left, cursor),
             Walk::Wide(left) => wide::next(left),
         }
     }

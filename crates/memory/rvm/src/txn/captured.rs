@@ -38,9 +38,9 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
     /// As [`Transaction::capture`]; also [`RangeError::OutOfRegion`] if a range does not lie in the region.
     pub fn confine(&mut self, region: &Region, within: &[std::ops::Range<usize>]) -> Result<(), RangeError> {
         self.capture(region)?;
-        let place = self.recent.index;
+        let index = self.recent.index;
         let mut captures = self.buffers.captures.iter_mut();
-        if let Some((_, captured)) = captures.find(|(captured, _)| *captured == place) {
+        if let Some((_, captured)) = captures.find(|(captured, _)| *captured == index) {
             captured.confine(AllowedRanges::new(within));
         }
         Ok(())
@@ -48,17 +48,17 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
 
     /// How ranges declared in a region of this transaction are handled.
     #[cold]
-    pub(super) fn route(&self, place: u32) -> Route {
+    pub(super) fn route(&self, index: u32) -> Route {
         let TransactionBuffers {
             captures, verifiers, ..
         } = &self.buffers;
-        if let Some((_, captured)) = captures.iter().find(|(captured, _)| *captured == place) {
+        if let Some((_, captured)) = captures.iter().find(|(captured, _)| *captured == index) {
             return match captured.is_adaptive() {
                 true => Route::Adaptive,
                 false => Route::Captured,
             };
         }
-        match verifiers.iter().any(|(verified, ..)| *verified == place) {
+        match verifiers.iter().any(|(verified, ..)| *verified == index) {
             true => Route::Verified,
             false => Route::Recorded,
         }
@@ -68,7 +68,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
     pub(super) fn declare_by_page(
         &mut self,
         memory: &RegionMemory,
-        place: u32,
+        index: u32,
         offset: usize,
         length: usize,
     ) {
@@ -78,19 +78,19 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
             let page = at / PAGE;
             let part_end = end.min((page + 1) * PAGE);
             let mut captures = self.buffers.captures.iter_mut();
-            let found = captures.find(|(captured, _)| *captured == place);
+            let found = captures.find(|(captured, _)| *captured == index);
             let (_, captured) = found.expect("the region is captured");
             if captured.touch(memory, page) == PageDecision::Record {
-                self.record(memory, place, at, part_end - at);
+                self.record(memory, index, at, part_end - at);
             }
             at = part_end;
         }
     }
 
     #[cold]
-    pub(super) fn tell_verifier(&self, place: u32, offset: usize, length: usize) {
+    pub(super) fn tell_verifier(&self, index: u32, offset: usize, length: usize) {
         let mut verifiers = self.buffers.verifiers.iter();
-        let found = verifiers.find(|(verified, ..)| *verified == place);
+        let found = verifiers.find(|(verified, ..)| *verified == index);
         let (_, number, verifier) = found.expect("the region is verified");
         verifier.declared(*number, offset, length);
     }
@@ -100,8 +100,8 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         let TransactionBuffers {
             regions, verifiers, ..
         } = &self.buffers;
-        for (place, _, verifier) in verifiers {
-            let mapping = &regions.list[*place as usize];
+        for (index, _, verifier) in verifiers {
+            let mapping = &regions.list[*index as usize];
             let checked = verifier.check(&mapping.read());
             let found = checked.map_err(|cause| RvmCommitError::Capture { cause })?;
             if let Some((first, count)) = found.filter(|_| verifier.refuses) {
@@ -127,9 +127,9 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
             ..
         } = &mut self.buffers;
         ranges.clear_captured();
-        for (place, captured) in captures.iter_mut() {
-            let mapping = &regions.list[*place as usize];
-            let found = captured.find(&mapping.read(), *place, ranges);
+        for (index, captured) in captures.iter_mut() {
+            let mapping = &regions.list[*index as usize];
+            let found = captured.find(&mapping.read(), *index, ranges);
             let strays = found.map_err(|cause| RvmCommitError::Capture { cause })?;
             if let Some((first, count)) = strays {
                 ranges.clear_captured();
@@ -147,8 +147,8 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         let TransactionBuffers {
             regions, captures, ..
         } = &mut self.buffers;
-        for (place, captured) in captures.iter_mut() {
-            captured.logged(&regions.list[*place as usize].read());
+        for (index, captured) in captures.iter_mut() {
+            captured.logged(&regions.list[*index as usize].read());
         }
     }
 
@@ -157,8 +157,8 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         let TransactionBuffers {
             regions, captures, ..
         } = &mut self.buffers;
-        for (place, captured) in captures.iter_mut() {
-            let mapping = &regions.list[*place as usize];
+        for (index, captured) in captures.iter_mut() {
+            let mapping = &regions.list[*index as usize];
             let undone = match self.mode {
                 RestoreMode::Restore => captured.restore(&mut mapping.write()),
                 RestoreMode::NoRestore => captured.forget(&mapping.read()),

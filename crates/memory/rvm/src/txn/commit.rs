@@ -68,10 +68,10 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
 
     /// Ranges of a region that [`Transaction::gather`] has found: in order, without overlaps.
     pub fn gathered(&self, region: &Region) -> impl Iterator<Item = std::ops::Range<usize>> {
-        let place = self.buffers.regions.find(&region.mapping).ok();
+        let index = self.buffers.regions.find(&region.mapping).ok();
         let merged = self.buffers.ranges.merged().iter();
         merged
-            .filter(move |range| Some(range.region) == place)
+            .filter(move |range| Some(range.region) == index)
             .map(|range| range.offset as usize..range.end() as usize)
     }
 
@@ -113,7 +113,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
             return Ok(self.commit_merged(None, durability)?);
         }
         let foreign = ForeignRecord::new(changes).ok_or(ForeignError::Form)?;
-        let place = self.region_index(region).map_err(|_| ForeignError::Region)?;
+        let index = self.region_index(region).map_err(|_| ForeignError::Region)?;
         let merged = self.buffers.ranges.merged();
         if merged
             .iter()
@@ -121,11 +121,11 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         {
             return Err(ForeignError::Declared);
         }
-        Ok(self.commit_merged(Some((foreign, place)), durability)?)
+        Ok(self.commit_merged(Some((foreign, index)), durability)?)
     }
 
-    fn segment(&self, place: u32) -> u32 {
-        self.buffers.regions.list[place as usize].segment.index
+    fn segment(&self, index: u32) -> u32 {
+        self.buffers.regions.list[index as usize].segment.index
     }
 
     /// Logs the merged ranges, with a foreign record that changes the region at `place`.
@@ -212,14 +212,14 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         let regions = &self.buffers.regions;
         let mut changed = ExclusiveRegion::NONE;
         changed.position =
-            foreign.map(|(_, place)| regions.position(regions.list[*place as usize].address()));
+            foreign.map(|(_, index)| regions.position(regions.list[*index as usize].address()));
         with_locked(regions, 0, None, &mut changed, &mut |held, changed| {
             let record = foreign.map(|(foreign, _)| foreign);
             let Some(ticket) = self.append_locked(held, length, lazy, record)? else {
                 return Ok(None);
             };
-            if let (Some((foreign, place)), Some(memory)) = (foreign, &mut changed.memory) {
-                regions.list[*place as usize].store(memory, &foreign.changes);
+            if let (Some((foreign, index)), Some(memory)) = (foreign, &mut changed.memory) {
+                regions.list[*index as usize].store(memory, &foreign.changes);
             }
             Ok(Some(ticket))
         })

@@ -36,9 +36,9 @@ impl<'t, L: RecordLog, S: SegmentStorage> EditGuard<'t, L, S> {
     ///
     /// As [`Transaction::set_range`].
     pub fn range_mut(&mut self, offset: usize, length: usize) -> Result<&mut [u8], RangeError> {
-        if let Some(place) = self.transaction.admit(self.region, offset, length)? {
+        if let Some(index) = self.transaction.admit(self.region, offset, length)? {
             self.transaction
-                .declare_locked(&self.memory, place, offset, length);
+                .declare_locked(&self.memory, index, offset, length);
         }
         Ok(&mut self.memory[offset..offset + length])
     }

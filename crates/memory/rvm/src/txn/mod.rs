@@ -181,14 +181,14 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
 
     #[inline(never)]
     fn set_range_anyhow(&mut self, region: &Region, offset: usize, length: usize) -> Result<(), RangeError> {
-        let Some(place) = self.admit(region, offset, length)? else {
+        let Some(index) = self.admit(region, offset, length)? else {
             return Ok(());
         };
         match self.mode {
             RestoreMode::NoRestore if self.recent.route == Route::Recorded => {
-                self.declare(place, offset, length)
+                self.declare(index, offset, length)
             }
-            _ => self.declare_locked(&region.mapping.read(), place, offset, length),
+            _ => self.declare_locked(&region.mapping.read(), index, offset, length),
         }
         Ok(())
     }
@@ -199,10 +199,10 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
     ///
     /// As [`Transaction::set_range`].
     pub fn write(&mut self, region: &Region, offset: usize, bytes: &[u8]) -> Result<(), RangeError> {
-        let Some(place) = self.admit(region, offset, bytes.len())? else {
+        let Some(index) = self.admit(region, offset, bytes.len())? else {
             return Ok(());
         };
-        self.store(&mut region.mapping.write(), place, offset, bytes);
+        self.store(&mut region.mapping.write(), index, offset, bytes);
         Ok(())
     }
 
@@ -218,15 +218,15 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         offset: usize,
         bytes: &[u8],
     ) -> Result<(), RangeError> {
-        if let Some(place) = self.admit(held.region, offset, bytes.len())? {
-            self.store(&mut held.memory, place, offset, bytes);
+        if let Some(index) = self.admit(held.region, offset, bytes.len())? {
+            self.store(&mut held.memory, index, offset, bytes);
         }
         Ok(())
     }
 
     #[inline]
-    fn store(&mut self, memory: &mut RegionMemory, place: u32, offset: usize, bytes: &[u8]) {
-        self.declare_locked(memory, place, offset, bytes.len());
+    fn store(&mut self, memory: &mut RegionMemory, index: u32, offset: usize, bytes: &[u8]) {
+        self.declare_locked(memory, index, offset, bytes.len());
         memory.copy_in(offset, bytes);
     }
 
@@ -294,13 +294,13 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
     fn enter(&mut self, region: &Region) -> Result<u32, RangeError> {
         let address = Arc::as_ptr(&region.mapping).addr();
         if self.recent.address != address {
-            let place = self.region_index(region)?;
-            let route = self.route(place);
+            let index = self.region_index(region)?;
+            let route = self.route(index);
             let plain = self.mode == RestoreMode::NoRestore && route == Route::Recorded;
             self.recent = Recent {
                 address,
                 plain: if plain { address } else { 0 },
-                index: place,
+                index,
                 route,
             };
         }
@@ -312,7 +312,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
     fn region_index(&mut self, region: &Region) -> Result<u32, RangeError> {
         let regions = &mut self.buffers.regions;
         let position = match regions.find(&region.mapping) {
-            Ok(place) => return Ok(place),
+            Ok(index) => return Ok(index),
             Err(position) => position,
         };
         if region.mapping.owner != self.shared.number {
@@ -326,51 +326,51 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
         }
         let borrowed = region.mapping.borrow_capture()?;
         region.mapping.transactions.fetch_add(1, Ordering::AcqRel);
-        let place = regions.enter(&region.mapping, position);
+        let index = regions.enter(&region.mapping, position);
         match borrowed {
             CaptureLoan::Nothing => {}
             CaptureLoan::Capture(mut captured) => {
                 captured.lend(self.mode == RestoreMode::Restore);
-                self.buffers.captures.push((place, captured));
+                self.buffers.captures.push((index, captured));
             }
             CaptureLoan::Verifier(verifier) => {
-                self.buffers.verifiers.push((place, verifier.enter(), verifier));
+                self.buffers.verifiers.push((index, verifier.enter(), verifier));
             }
         }
-        Ok(place)
+        Ok(index)
     }
 
     /// Declares an admitted range while its region's lock is held.
     #[inline]
-    pub(crate) fn declare_locked(&mut self, memory: &RegionMemory, place: u32, offset: usize, length: usize) {
+    pub(crate) fn declare_locked(&mut self, memory: &RegionMemory, index: u32, offset: usize, length: usize) {
         match self.recent.route {
             Route::Recorded => {}
-            Route::Verified => self.tell_verifier(place, offset, length),
-            Route::Adaptive => return self.declare_by_page(memory, place, offset, length),
+            Route::Verified => self.tell_verifier(index, offset, length),
+            Route::Adaptive => return self.declare_by_page(memory, index, offset, length),
             Route::Captured => return,
         }
-        self.record(memory, place, offset, length);
+        self.record(memory, index, offset, length);
     }
 
     #[inline]
-    fn record(&mut self, memory: &RegionMemory, place: u32, offset: usize, length: usize) {
+    fn record(&mut self, memory: &RegionMemory, index: u32, offset: usize, length: usize) {
         match self.mode {
-            RestoreMode::NoRestore => self.declare(place, offset, length),
-            RestoreMode::Restore => self.declare_restorable(memory, place, offset, length),
+            RestoreMode::NoRestore => self.declare(index, offset, length),
+            RestoreMode::Restore => self.declare_restorable(memory, index, offset, length),
         }
     }
 
     #[inline]
-    fn declare(&mut self, place: u32, offset: usize, length: usize) {
+    fn declare(&mut self, index: u32, offset: usize, length: usize) {
         // The largest range fits 32 bits (asserted at the opening).
         self.buffers
             .ranges
-            .declare(place, offset as u64, length as u32, false);
+            .declare(index, offset as u64, length as u32, false);
     }
 
-    fn declare_restorable(&mut self, memory: &RegionMemory, place: u32, offset: usize, length: usize) {
+    fn declare_restorable(&mut self, memory: &RegionMemory, index: u32, offset: usize, length: usize) {
         let ranges = &mut self.buffers.ranges;
-        let (fresh, count) = ranges.declare(place, offset as u64, length as u32, true);
+        let (fresh, count) = ranges.declare(index, offset as u64, length as u32, true);
         let undo = &mut self.buffers.undo;
         let before = undo.len();
         undo.resize(before + count as usize, 0);
@@ -409,12 +409,12 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
             verifiers,
             ..
         } = &mut self.buffers;
-        for (place, number, verifier) in verifiers.drain(..) {
-            verifier.leave(number, &regions.list[place as usize].read());
+        for (index, number, verifier) in verifiers.drain(..) {
+            verifier.leave(number, &regions.list[index as usize].read());
         }
-        for (place, mut captured) in captures.drain(..) {
+        for (index, mut captured) in captures.drain(..) {
             captured.lend(true);
-            regions.list[place as usize].return_capture(captured);
+            regions.list[index as usize].return_capture(captured);
         }
         let _held = ReleaseGuard(regions);
         for (participant, note) in enlisted.drain(..) {

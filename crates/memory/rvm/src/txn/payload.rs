@@ -78,10 +78,10 @@ impl PayloadLayout {
         }
         self.groups
             .sort_unstable_by_key(|group| (group.segment, group.base));
-        let mut place = RangeCursor::default();
+        let mut cursor = RangeCursor::default();
         let mut bytes = preamble_bytes(preamble) as u64;
         for group in &self.groups {
-            bytes += group_bytes(merged, group, &mut place);
+            bytes += group_bytes(merged, group, &mut cursor);
         }
         bytes + foreign.map_or(0, |foreign| foreign.ranges.len() as u64)
     }
@@ -120,10 +120,10 @@ impl PayloadLayout {
 }
 
 /// Bytes of a region's ranges, headers and values.
-fn group_bytes(merged: &[DeclaredRange], group: &Group, place: &mut RangeCursor) -> u64 {
+fn group_bytes(merged: &[DeclaredRange], group: &Group, cursor: &mut RangeCursor) -> u64 {
     let ranges = &merged[group.first as usize..group.end as usize];
     let bytes = ranges.iter().map(|range| {
-        let header = place.advance(group.segment, group.base + range.offset, range.length);
+        let header = cursor.advance(group.segment, group.base + range.offset, range.length);
         header as u64 + u64::from(range.length)
     });
     bytes.sum()

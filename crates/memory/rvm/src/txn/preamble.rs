@@ -17,7 +17,7 @@ impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
     /// # Errors
     ///
     /// [`PreambleError`] if the transaction has ended, or the preamble exceeds
-    /// [`PREAMBLE_BYTES_MAX`](crate::limit::PREAMBLE_BYTES_MAX).
+    /// [`PREAMBLE_BYTES_MAX`].
     pub fn set_preamble(&mut self, bytes: &[u8]) -> Result<(), PreambleError> {
         if !self.open {
             return Err(PreambleError::Ended);

@@ -24,16 +24,16 @@ impl TouchedRegions {
     /// index.
     pub(crate) fn enter(&mut self, mapping: &Arc<RegionMapping>, position: usize) -> u32 {
         // Bounded by the most regions of a transaction.
-        let place = self.list.len() as u32;
+        let index = self.list.len() as u32;
         self.list.push(mapping.clone());
-        self.order.insert(position, place);
-        place
+        self.order.insert(position, index);
+        index
     }
 
     /// The region at `position` in order of address, if there is one.
     pub(crate) fn at(&self, position: usize) -> Option<&RegionMapping> {
-        let place = self.order.get(position)?;
-        Some(&self.list[*place as usize])
+        let index = self.order.get(position)?;
+        Some(&self.list[*index as usize])
     }
 
     /// The position in order of address of a region that is in the list.
@@ -48,7 +48,7 @@ impl TouchedRegions {
     }
 
     fn search(&self, address: usize) -> Result<usize, usize> {
-        let key = |place: &u32| self.list[*place as usize].address();
+        let key = |index: &u32| self.list[*index as usize].address();
         self.order.binary_search_by_key(&address, key)
     }
 }

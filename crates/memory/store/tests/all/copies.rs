@@ -14,14 +14,14 @@ use netram_store::{JournalLayout, JournaledRvm, Store, StoreError, StoreSettings
 
 /// A store `name` in a directory, with its segment in the file `data`.
 fn new_store(directory: &Path, name: &str, data: &Path) -> Store {
-    let home = Store::create(&directory.join(name), JournalLayout::Directory, 1 << 20).unwrap();
-    let opened = home.open(&StoreSettings::default()).unwrap();
+    let store = Store::create(&directory.join(name), JournalLayout::Directory, 1 << 20).unwrap();
+    let opened = store.open(&StoreSettings::default()).unwrap();
     let created = opened
         .memory
         .create_segment(text(data), 4096, SegmentAllocation::Preallocated);
     created.unwrap();
     close(opened.memory);
-    home
+    store
 }
 
 fn text(path: &Path) -> &str {
@@ -29,8 +29,8 @@ fn text(path: &Path) -> &str {
 }
 
 /// Commits, and ends like a process that is killed.
-fn put(home: &Store, data: &Path, value: u64) {
-    let opened = home.open(&StoreSettings::default()).unwrap();
+fn put(store: &Store, data: &Path, value: u64) {
+    let opened = store.open(&StoreSettings::default()).unwrap();
     write(&opened.memory, data, value);
 }
 
@@ -46,8 +46,8 @@ fn close(memory: JournaledRvm) {
     journal.close().unwrap();
 }
 
-fn got(home: &Store, data: &Path) -> u64 {
-    let opened = home.open(&StoreSettings::default()).unwrap();
+fn got(store: &Store, data: &Path) -> u64 {
+    let opened = store.open(&StoreSettings::default()).unwrap();
     opened.memory.map(text(data), 0, 0).unwrap().get(0).unwrap()
 }
 
@@ -59,31 +59,31 @@ fn copy(from: &Path, to: &Path) {
 #[test]
 fn a_copied_store_with_its_segment_inside_is_a_store_of_its_own() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, backup) = (directory.path().join("store"), directory.path().join("backup"));
-    let data = store.join("x.data");
-    let home = new_store(directory.path(), "store", &data);
-    put(&home, &data, 1);
-    copy(&store, &backup);
-    put(&home, &data, 2);
-    assert_eq!(got(&home, &data), 2);
+    let (path, backup) = (directory.path().join("store"), directory.path().join("backup"));
+    let data = path.join("x.data");
+    let store = new_store(directory.path(), "store", &data);
+    put(&store, &data, 1);
+    copy(&path, &backup);
+    put(&store, &data, 2);
+    assert_eq!(got(&store, &data), 2);
     let copied = Store::at(&backup);
     assert_eq!(got(&copied, &backup.join("x.data")), 1);
     put(&copied, &backup.join("x.data"), 3);
-    assert_eq!(got(&home, &data), 2);
+    assert_eq!(got(&store, &data), 2);
     assert_eq!(got(&copied, &backup.join("x.data")), 3);
 }
 
 #[test]
 fn a_copied_store_with_its_segment_elsewhere_is_refused_and_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, backup) = (directory.path().join("store"), directory.path().join("backup"));
+    let (path, backup) = (directory.path().join("store"), directory.path().join("backup"));
     let data = directory.path().join("x.data");
-    let home = new_store(directory.path(), "store", &data);
-    put(&home, &data, 1);
-    copy(&store, &backup);
-    put(&home, &data, 2);
+    let store = new_store(directory.path(), "store", &data);
+    put(&store, &data, 1);
+    copy(&path, &backup);
+    put(&store, &data, 2);
     let view = fs::read(backup.join("view")).unwrap();
-    let original = fs::canonicalize(&store).unwrap();
+    let original = fs::canonicalize(&path).unwrap();
     for step in ["the original is there", "the original was moved"] {
         let refused = Store::at(&backup).open(&StoreSettings::default());
         let Err(StoreError::Older(error)) = refused.map(drop) else {
@@ -95,7 +95,7 @@ fn a_copied_store_with_its_segment_elsewhere_is_refused_and_changes_nothing() {
             fs::read(backup.join("view")).unwrap() == view,
             "{step}: the journal was claimed"
         );
-        fs::rename(&store, directory.path().join("moved")).unwrap_or(());
+        fs::rename(&path, directory.path().join("moved")).unwrap_or(());
     }
     assert_eq!(got(&Store::at(&directory.path().join("moved")), &data), 2);
     // With `adopt_segments`, and then permanently.
@@ -116,8 +116,8 @@ fn two_stores_take_turns_with_a_segment() {
     let data = directory.path().join("d.data");
     let a = new_store(directory.path(), "a", &data);
     let b = Store::create(&directory.path().join("b"), JournalLayout::Directory, 1 << 20).unwrap();
-    for (turn, home) in (1..).zip([&a, &b, &a, &b]) {
-        let opened = home.open(&StoreSettings::default()).unwrap();
+    for (turn, store) in (1..).zip([&a, &b, &a, &b]) {
+        let opened = store.open(&StoreSettings::default()).unwrap();
         let region = opened.memory.map(text(&data), 0, 0).unwrap();
         assert_eq!(region.get::<u64>(0).unwrap(), turn - 1);
         drop(region);
@@ -143,8 +143,8 @@ fn a_moved_store_keeps_the_records_in_its_log() {
     let directory = tempfile::tempdir().unwrap();
     let (old, new) = (directory.path().join("old"), directory.path().join("new"));
     let outside = directory.path().join("outside");
-    let home = new_store(directory.path(), "old", &old.join("a.data"));
-    let opened = home.open(&StoreSettings::default()).unwrap();
+    let store = new_store(directory.path(), "old", &old.join("a.data"));
+    let opened = store.open(&StoreSettings::default()).unwrap();
     let created = opened
         .memory
         .create_segment(text(&outside), 4096, SegmentAllocation::Sparse);
@@ -155,17 +155,17 @@ fn a_moved_store_keeps_the_records_in_its_log() {
     fs::rename(&old, &new).unwrap();
     let moved = directory.path().join("elsewhere");
     fs::rename(&outside, &moved).unwrap();
-    let home = Store::at(&new);
-    let refused = home
+    let store = Store::at(&new);
+    let refused = store
         .open(&StoreSettings::default())
         .map(drop)
         .unwrap_err()
         .to_string();
     assert!(refused.contains("netram rvm relocate"), "{refused}");
-    let relocated = home.relocate(text(&outside), text(&moved), false).unwrap();
+    let relocated = store.relocate(text(&outside), text(&moved), false).unwrap();
     assert_eq!(relocated.len(), 1);
-    assert_eq!(got(&home, &new.join("a.data")), 1);
-    assert_eq!(got(&home, &moved), 2);
-    let unknown = home.relocate("/nowhere", text(&moved), false).unwrap_err();
+    assert_eq!(got(&store, &new.join("a.data")), 1);
+    assert_eq!(got(&store, &moved), 2);
+    let unknown = store.relocate("/nowhere", text(&moved), false).unwrap_err();
     assert!(unknown.to_string().contains("/nowhere"), "{unknown}");
 }

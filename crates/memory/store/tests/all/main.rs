@@ -3,7 +3,7 @@
 //! One program, because linking each separately is slow; each module tests one topic.
 
 mod copies;
-mod home;
+mod lifecycle;
 mod making;
 mod spool;
 mod two_processes;

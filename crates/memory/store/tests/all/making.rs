@@ -19,7 +19,7 @@ fn an_empty_directory_and_one_with_settings_become_stores() {
     make(directory.path()).expect_err("the store exists");
     let other = directory.path().join("other");
     fs::create_dir(&other).unwrap();
-    fs::write(other.join("netram.toml"), "members = 0\n").unwrap();
+    fs::write(other.join("netram.toml"), "[journal]\nmembers = 0\n").unwrap();
     make(&other).unwrap();
     assert!(other.join("netram.toml").exists());
     // A directory with other files is not used for a store.
@@ -49,7 +49,7 @@ fn a_killed_creation_can_be_repeated() {
 #[test]
 fn a_lost_log_is_not_created_again() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("home");
+    let path = directory.path().join("store");
     make(&path).unwrap();
     fs::remove_file(path.join("log")).unwrap();
     let before = fs::read(path.join("view")).unwrap();
@@ -60,14 +60,14 @@ fn a_lost_log_is_not_created_again() {
 #[test]
 fn the_error_for_a_missing_lock_file_names_the_remedy() {
     let directory = tempfile::tempdir().unwrap();
-    let home = make(&directory.path().join("home")).unwrap();
-    let lock = home.path().join("lock");
+    let store = make(&directory.path().join("store")).unwrap();
+    let lock = store.path().join("lock");
     fs::remove_file(&lock).unwrap();
-    let said = home.open(&StoreSettings::default()).unwrap_err().to_string();
+    let said = store.open(&StoreSettings::default()).unwrap_err().to_string();
     assert!(
         said.contains("touch") && said.contains(lock.to_str().unwrap()),
         "{said}"
     );
     fs::write(&lock, "").unwrap();
-    home.open(&StoreSettings::default()).unwrap();
+    store.open(&StoreSettings::default()).unwrap();
 }

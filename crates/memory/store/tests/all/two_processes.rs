@@ -27,7 +27,7 @@ fn holder() {
 fn a_second_process_is_refused_until_the_first_is_gone() {
     for layout in [JournalLayout::Beside, JournalLayout::Directory] {
         let directory = tempfile::tempdir().unwrap();
-        let home = Store::create(&directory.path().join("log"), layout, 1 << 20).unwrap();
+        let store = Store::create(&directory.path().join("log"), layout, 1 << 20).unwrap();
         let mut holder = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "two_processes::holder", "--ignored", "--nocapture"])
             .env(PLACE, directory.path())
@@ -41,10 +41,10 @@ fn a_second_process_is_refused_until_the_first_is_gone() {
             }
             std::thread::yield_now();
         }
-        let refused = home.open(&StoreSettings::default()).unwrap_err().to_string();
+        let refused = store.open(&StoreSettings::default()).unwrap_err().to_string();
         assert!(refused.contains(&format!("process {}", holder.id())), "{refused}");
         holder.kill().unwrap();
         holder.wait().unwrap();
-        home.open(&StoreSettings::default()).unwrap();
+        store.open(&StoreSettings::default()).unwrap();
     }
 }

@@ -10,7 +10,7 @@ use netram_rvm::{
 use netram_shared_machine::limit::NODE_NAME_BYTES_MAX;
 use netram_shared_machine::node::{NodeEnd, ServerViolation};
 use netram_shared_machine::{LockId, NodeId, RecordNumber};
-use netram_store::StoreSettingsError;
+use netram_store::SettingsError;
 
 use crate::channel::{AcceptorError, ChannelOpenError as LinkError};
 use crate::server::SpanError;
@@ -83,7 +83,7 @@ pub enum JoinError {
     Journal(#[from] JournalOpenError),
     /// The settings of lenders that the server sent are invalid.
     #[error("the server sent invalid settings of lenders: {0}")]
-    Settings(#[from] StoreSettingsError),
+    Settings(#[from] SettingsError),
     /// The server cannot be reached, or refused the node.
     #[error("{0}")]
     Link(#[from] LinkError),

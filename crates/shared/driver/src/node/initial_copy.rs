@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use netram_journal::settings::JournalSettings;
 use netram_journal::{Journal, JournalConfig, JournalPaths};
 use netram_proto::journal::{ServerAck, View, Voter};
 use netram_proto::wire::ChainPoint;
@@ -18,7 +19,6 @@ use netram_rvm::{
 };
 use netram_shared_machine::message::{JoinReply, OrphanJournalId, RegionOpening};
 use netram_shared_machine::{NodeId, RecordNumber};
-use netram_store::StoreSettings;
 
 use super::apply::{ApplyTask, apply};
 use super::error::{JoinError, NodeGone};
@@ -395,9 +395,9 @@ fn give_lenders(
 /// Journal configuration of the server's settings. Links to lenders are protected like the link to the
 /// server, unless the settings name a key.
 fn parse_lenders(text: &str, path: &Path, options: &NodeOptions) -> Result<JournalConfig, JoinError> {
-    let settings = StoreSettings::parse(text, path)?;
+    let settings = JournalSettings::parse(text, path)?;
     let own_key = settings.key_file.is_some();
-    let settings = StoreSettings {
+    let settings = JournalSettings {
         insecure: !own_key,
         ..settings
     };

@@ -130,7 +130,7 @@ fn a_node_keeps_its_lease_while_its_copy_is_built() {
     };
     let key = SlowKey::make(place.directory.join("key"));
     place.create_of(SPANS, SPAN, &[]);
-    let settings = format!("key-file = \"{}\"\nmembers = 0\n", key.path.display());
+    let settings = format!("[journal]\nkey-file = \"{}\"\nmembers = 0\n", key.path.display());
     std::fs::write(place.region().join("nodes.toml"), settings).unwrap();
     let quick = |name: &str| NodeOptions {
         journal: Some(place.journal(&[])),

@@ -255,7 +255,11 @@ fn a_node_that_falls_behind_rejoins_and_loses_nothing() {
     let _lender = place.lender("a");
     place.create(LOCKS as usize + 1, &["a"]);
     // The server keeps at least the records of its window.
-    std::fs::write(place.region().join("netram.toml"), "window = \"1MiB\"\n").unwrap();
+    std::fs::write(
+        place.region().join("netram.toml"),
+        "[journal]\nwindow = \"1MiB\"\n",
+    )
+    .unwrap();
     let serving = place.serve_as(|config| {
         config.lease = LEASE_LONG;
         // More than the writer may send before the server checks the other links.

@@ -36,7 +36,7 @@ fn fill(node: &Node, byte: u8) -> (RecordNumber, CommitVotes) {
 fn set_window(place: &TestPaths, window: &str) {
     std::fs::write(
         place.region().join("netram.toml"),
-        format!("window = \"{window}\"\n"),
+        format!("[journal]\nwindow = \"{window}\"\n"),
     )
     .unwrap();
 }

@@ -15,14 +15,11 @@
 //!
 //! - [`Up`](LockOrder::Up): the lock is above all that the transaction has. It may wait for any other one.
 //! - [`Upgrade`](LockOrder::Upgrade): the transaction reads under the lock, wants to write, and has no higher
-//!   one.
-//! It goes before all that wait for the lock, and waits for the other readers. Only one upgrade at a time may
-//! wait for a lock: a second one dies.
+//!   one. It goes before all that wait for the lock, and waits for the other readers. Only one upgrade at a
+//!   time may wait for a lock: a second one dies.
 //! - [`Out`](LockOrder::Out) of order. The transaction never waits for another one, whether that uses the
-//!   lock or
-//! waits for it; it dies at once. It waits for messages only: until an unused token comes from another node,
-//! or
-//! until a node has answered `Die`.
+//!   lock or waits for it; it dies at once. It waits for messages only: until an unused token comes from
+//!   another node, or until a node has answered `Die`.
 //!
 //! So a transaction that waits for another one has asked `Up` or `Upgrade`, for some lock *l*. It waits for
 //! (1) the users of *l*, and (2) those before it in the queues for *l*, at its node and at the server. Those
@@ -44,16 +41,15 @@
 //! # Further invariants
 //!
 //! - A token is given back only after the records made under it, also those that only *read* under it: a
-//!   later
-//! version of what they read must not be merged before them. [`TokenCache::on_sent`] tells how far the node's
-//! records have been sent.
+//!   later version of what they read must not be merged before them. [`TokenCache::on_sent`] tells how far
+//!   the node's records have been sent.
 //! - The service hands on only what it has merged. A token that is claimed or given back at a version that is
 //!   not
-//! merged yet blocks its lock. The block ends when that version has come, or when the node and all absent
-//! nodes
-//! are gone.
+//!   merged yet blocks its lock. The block ends when that version has come, or when the node and all absent
+//!   nodes
+//!   are gone.
 //! - Grant numbers rise over all locks and all starts of the server. A message with an older number than the
-//! token's is void.
+//!   token's is void.
 
 mod cache;
 mod service;

@@ -9,17 +9,17 @@
 //! - the server has named its node as a peer, and not taken that back;
 //! - it is that node's next record, every lock that it wrote stands here one version below, and every lock
 //!   that it
-//! read has reached the version read. So versions neither skip nor go back, and everything that the record
-//! has
-//! read is here;
+//!   read has reached the version read. So versions neither skip nor go back, and everything that the record
+//!   has
+//!   read is here;
 //! - every record that its node had of others (`needs`) is here. Otherwise a reader could see a write and
 //!   lack
-//! another record that had read the overwritten data. In the server's order that record comes first, since
-//! the
-//! lock was handed on after it;
+//!   another record that had read the overwritten data. In the server's order that record comes first, since
+//!   the
+//!   lock was handed on after it;
 //! - this node's lease runs, and it has no token of the locks that the record wrote. A fenced node that does
 //!   not
-//! know of its fencing might have a transaction open under the same lock;
+//!   know of its fencing might have a transaction open under the same lock;
 //! - it does not exceed the bytes that may be held back for pinned readers.
 //!
 //! **Needs.** A record needs every record that came in the stream since the node's previous record, and every

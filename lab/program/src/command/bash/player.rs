@@ -10,7 +10,7 @@ use netram_heap::Heap;
 use netram_process::die_with_parent;
 use netram_proto::port::Durability;
 use netram_rvm::Region;
-use netram_store::{JournaledRvm, OpenStore, Store, StoreSettings};
+use netram_store::{JournalSettings, JournaledRvm, OpenStore, Store, StoreSettings};
 use serde::{Deserialize, Serialize};
 
 use super::blocks::encode;
@@ -84,12 +84,15 @@ impl StressPlayer {
             .iter()
             .map(|text| text.parse().map_err(|error| anyhow!("{text}: {error}")));
         Ok(StoreSettings {
-            lenders: lenders.collect::<Result<_>>()?,
-            key_file: self.key_file.clone().filter(|_| !self.lenders.is_empty()),
-            insecure: self.key_file.is_none(),
-            members: Some(self.members),
-            one_domain: true,
-            window_bytes: Some(WINDOW_BYTES),
+            journal: JournalSettings {
+                lenders: lenders.collect::<Result<_>>()?,
+                key_file: self.key_file.clone().filter(|_| !self.lenders.is_empty()),
+                insecure: self.key_file.is_none(),
+                members: Some(self.members),
+                one_domain: true,
+                window_bytes: Some(WINDOW_BYTES),
+                ..JournalSettings::default()
+            },
             ..StoreSettings::default()
         })
     }

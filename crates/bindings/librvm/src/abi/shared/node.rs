@@ -158,42 +158,46 @@ extern "C" fn rvm_node_straight(node: Opaque, straight: *mut StraightRecord) -> 
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_node_left_behind(node: Opaque, place: Length, told: *mut c_char, size: Length) -> c_int {
+extern "C" fn rvm_node_left_behind(node: Opaque, place: Length, target: *mut c_char, size: Length) -> c_int {
     guarded(|| {
         NODES.ready()?;
         if size > 0 {
-            must_be_usable(told)?;
+            must_be_usable(target)?;
         }
         let node = NODES.node(handle(node)?)?;
         let text = left_behind(&node, place)?;
-        tell(&text, told, size);
+        tell(&text, target, size);
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_node_uncounted(node: Opaque, told: *mut c_char, size: Length) -> c_int {
+extern "C" fn rvm_node_uncounted(node: Opaque, target: *mut c_char, size: Length) -> c_int {
     guarded(|| {
         NODES.ready()?;
         if size > 0 {
-            must_be_usable(told)?;
+            must_be_usable(target)?;
         }
         let why = NODES.node(handle(node)?)?.uncounted();
-        tell(&why.map_or_else(String::new, |why| why.to_string()), told, size);
+        tell(&why.map_or_else(String::new, |why| why.to_string()), target, size);
         Ok(())
     })
 }
 
 /// Copies a text to the caller's buffer of `size` bytes, cut to fit, with a terminating zero.
-fn tell(text: &str, told: *mut c_char, size: Length) {
+fn tell(text: &str, target: *mut c_char, size: Length) {
     let Some(room) = (size as usize).checked_sub(1) else {
         return;
     };
     let length = text.len().min(room);
     // SAFETY: `length` bytes and the zero are at most `size`, which the header requires there.
-    unsafe { told.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), length) };
+    unsafe {
+        target
+            .cast::<u8>()
+            .copy_from_nonoverlapping(text.as_ptr(), length)
+    };
     // SAFETY: as above.
-    let end = unsafe { told.add(length) };
+    let end = unsafe { target.add(length) };
     put(end, 0);
 }
 
@@ -247,13 +251,13 @@ extern "C" fn rvm_node_outcome(
         // SAFETY: it is neither NULL nor misaligned, and the header requires a record there.
         let asked = unsafe { asked.read() };
         let node = NODES.node(handle(node)?)?;
-        let told = match outcome(&node, asked, milliseconds(timeout_ms))? {
+        let target = match outcome(&node, asked, milliseconds(timeout_ms))? {
             RecordOutcome::Open => 0,
             RecordOutcome::Committed => 1,
             RecordOutcome::Aborted => 2,
             RecordOutcome::Forgotten => 3,
         };
-        put(fate, told);
+        put(fate, target);
         Ok(())
     })
 }

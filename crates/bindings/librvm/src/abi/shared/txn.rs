@@ -55,9 +55,9 @@ extern "C" fn rvm_txn_acquire_all(txn: Opaque, locks: *const LockRecord, count: 
         }
         let wanted = (0..count).map(|at| {
             // SAFETY: the array is neither NULL nor misaligned, and the header requires `count` locks in it.
-            let place = unsafe { locks.add(at) };
+            let element = unsafe { locks.add(at) };
             // SAFETY: as above.
-            let LockRecord { lock, hold } = unsafe { place.read() };
+            let LockRecord { lock, hold } = unsafe { element.read() };
             Ok((LockId(lock), holding(hold)?))
         });
         NODES.acquire_all(txn, &wanted.collect::<Result<Vec<_>, CallFailure>>()?)

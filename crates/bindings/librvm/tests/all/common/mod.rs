@@ -184,7 +184,7 @@ pub(crate) fn succeed(command: &mut Command, what: &str) -> String {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
-    String::from_utf8(output.stdout).expect("the program speaks ASCII")
+    String::from_utf8(output.stdout).expect("the output is ASCII")
 }
 
 /// Directory of the library, built in this test's profile. For a test cargo builds only what the test can
@@ -196,11 +196,11 @@ pub(crate) fn built() -> &'static Path {
         let profile = test
             .ancestors()
             .nth(2)
-            .expect("it is in a directory of its profile's");
+            .expect("the test is in a directory of its profile");
         if std::env::var_os("NETRAM_TEST_BUILT").is_some() {
             return profile.to_path_buf();
         }
-        let target = profile.parent().expect("it is in the target directory");
+        let target = profile.parent().expect("the profile is in the target directory");
         let name = match profile.file_name().and_then(OsStr::to_str) {
             Some("debug") | None => "test",
             Some(other) => other,

@@ -67,7 +67,7 @@ impl RegionFixture {
             spans: Spans::even(bytes, shape.span).expect("spans"),
             log_bytes: LOG_BYTES,
             nodes_settings: format!(
-                "lenders = [\"unix:{}\"]\ninsecure = true\none-domain = true\nmembers = 1\nwindow = \"1MiB\"\npatience = \"2s\"\n",
+                "[journal]\nlenders = [\"unix:{}\"]\ninsecure = true\none-domain = true\nmembers = 1\nwindow = \"1MiB\"\npatience = \"2s\"\n",
                 at("lender.sock").display()
             ),
         };
@@ -97,7 +97,7 @@ impl RegionFixture {
     /// Removes the server together with its directory.
     pub(crate) fn lose(&mut self) {
         self.serving = None;
-        std::fs::rename(self.at("region"), self.at("lost")).expect("it is a directory");
+        std::fs::rename(self.at("region"), self.at("lost")).expect("the path is a directory");
     }
 
     pub(crate) fn at(&self, name: impl AsRef<Path>) -> PathBuf {

@@ -17,21 +17,21 @@ const SCRIPT: u64 = 8000;
 /// The table is emptied when it has more.
 const KEPT: u64 = 5000;
 
-/// What tells one server from another.
+/// The differences between database servers.
 pub(crate) trait ServerKind {
     /// The server, in the foreground.
     fn server(&self) -> Command;
 
-    /// A client that does what a file says, and stops where something fails.
+    /// Returns a client that runs a script and stops at the first error.
     fn client(&self, script: &Path) -> Command;
 
     /// A client that asks this.
     fn asking(&self, question: &str) -> Command;
 
-    /// What is done once, when the server is there for the first time.
+    /// Returns the statements that are run once, after the first start.
     fn preparation(&self) -> &str;
 
-    /// Inserts a number, and says it when that is committed.
+    /// Returns the statements that insert a number and print it once it is committed.
     fn insertion(&self, number: u64) -> String;
 
     /// How many other clients there are.
@@ -41,7 +41,7 @@ pub(crate) trait ServerKind {
     /// more.
     fn own_check(&self) -> &str;
 
-    /// Whether all is well, by what was said to that. It may be nothing.
+    /// Whether a line of the check's output, which may be empty, says that the database is sound.
     fn is_well(&self, line: &str) -> bool;
 }
 

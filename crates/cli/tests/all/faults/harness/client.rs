@@ -21,7 +21,7 @@ pub(crate) struct FaultsClient {
     log: PathBuf,
 }
 
-/// What was heard from one process.
+/// Everything that a process reported.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClientReport {
     pub(crate) messages: Vec<WorkerMessage>,
@@ -184,7 +184,7 @@ impl ClientReport {
         })
     }
 
-    /// The newest word on the lenders: why members do not acknowledge, and who they are.
+    /// Returns the latest state of the lenders: why members do not acknowledge, and their addresses.
     pub(crate) fn standing(&self) -> Option<(Option<String>, Vec<String>)> {
         self.messages.iter().rev().find_map(|said| match said {
             WorkerMessage::Standing { blocked, members, .. } => Some((blocked.clone(), members.clone())),
@@ -302,8 +302,7 @@ impl ClientProcess {
             };
             tasks.flatten().all(|task| {
                 let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-                // The state stands behind the name, which may hold anything but ends with the last
-                // parenthesis.
+                // The state follows the name, which may contain anything but ends with the last parenthesis.
                 stat.rsplit_once(") ")
                     .is_none_or(|(_, rest)| rest.starts_with(['T', 't', 'Z', 'X']))
             })
@@ -314,7 +313,7 @@ impl ClientProcess {
         self.signal(Signal::CONT);
     }
 
-    /// Kills the process. What it said before that is heard to the last word.
+    /// Kills the process. Everything that it reported before is read.
     pub(crate) fn kill(mut self) -> ClientReport {
         self.end_by_force();
         self.heard()
@@ -339,7 +338,7 @@ impl ClientProcess {
 
     fn end_by_force(&mut self) {
         if self.wrapped {
-            // The tracer must not be killed first: it would let its child go on.
+            // The tracer must not be killed first: its child would run on.
             let deadline = Instant::now() + PATIENCE;
             while self.pid().is_none() && !self.process.has_ended() && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(2));
@@ -358,7 +357,7 @@ impl ClientProcess {
 
     fn join(&mut self) {
         if let Some(reader) = self.reader.take() {
-            // A panic of its own has been told by then; a second one here would hide the test's.
+            // A panic of the thread was printed already; a second one here would hide the test's.
             let _ = reader.join();
         }
     }

@@ -43,14 +43,14 @@ impl SmallDisk {
         Ok(())
     }
 
-    /// Cuts the power, as far as the file system can tell: what was not synced is gone, what comes now fails.
+    /// Cuts the power, as far as the file system can tell: unsynced data is lost, and later writes fail.
     pub(crate) fn cut(&self) {
         let root = self.root.display().to_string();
         // Aborts ext4's journal without writing it out, as its shutdown call without a log flush does.
         tool("mount", &["-o", "remount,abort", &root]).expect("ext4 gives up when told to");
     }
 
-    /// Mounts the disk again after a cut. Nobody may have a file open.
+    /// Mounts the disk again after a cut. No file may be open.
     pub(crate) fn power_on(&mut self) {
         self.unmount();
         self.mount().expect("a disk that was cut mounts again");
@@ -70,8 +70,8 @@ impl SmallDisk {
     fn unmount(&mut self) {
         let root = self.root.display().to_string();
         until("nobody uses the small disk", || tool("umount", &[&root]).is_ok());
-        // A process of another test may have it in a mount namespace of its own, for a moment: mounted again
-        // meanwhile, it would still be the one that was cut.
+        // A process of another test may have it in its own mount namespace for a moment. Mounted again before
+        // that ends, it would still be the disk that was cut.
         let device = self.device.trim_start_matches("/dev/");
         let used = Path::new("/proc/fs/ext4").join(device);
         until("nobody else has the small disk mounted", || !used.exists());

@@ -1,4 +1,4 @@
-//! What a story of faults is told with: a place for its files, lender and client processes, and faults.
+//! Building blocks of the fault tests: a directory for files, lender and client processes, and faults.
 
 pub(crate) mod client;
 pub(crate) mod disk;

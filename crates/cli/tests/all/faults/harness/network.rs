@@ -73,7 +73,7 @@ impl Network {
         format!("tcp://{}:{PORT}", host(machine))
     }
 
-    /// Cuts a machine off: frames to and from it vanish, and nobody is told.
+    /// Cuts a machine off: frames to and from it vanish without an error.
     pub(crate) fn cut(&self, machine: usize) {
         self.set_port(machine, "down");
     }

@@ -1,6 +1,5 @@
-//! A bank in recoverable memory. Each thread has an area of its own whose every byte follows from the
-//! thread's number and its count of transactions, so that whoever recovers it can tell exactly what must be
-//! there.
+//! A bank in recoverable memory. Each thread has its own area, whose every byte follows from the thread's
+//! number and its count of transactions, so recovery can check exactly what must be there.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Numbered records: each says its number and a salt, from which its length and every byte follow.
+//! Numbered records: each has its number and a salt, from which its length and every byte follow.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,14 +13,14 @@ use crate::faults::harness::random::FaultsRandom;
 
 const KIND: RecordKind = RecordKind(20);
 const FRONT_BYTES: usize = 16;
-/// After a failure a client tries on this often: a fenced or poisoned journal must go on refusing.
+/// Number of attempts after a failure: a fenced or poisoned journal must go on refusing.
 const ATTEMPTS_AFTER_FAILURE: u32 = 50;
 /// Trimming begins when the log is fuller than this, and stops at half of it.
 const TRIM_PERCENT: u64 = 60;
 /// The thread that trims.
 const TRIMMER: usize = 0;
 
-/// What the threads of one client share.
+/// State that the threads of one client share.
 struct Shared<'w> {
     work: &'w WorkerSettings,
     journal: Journal,
@@ -65,7 +65,7 @@ pub(super) fn run(work: &WorkerSettings, trim: bool) -> WorkerEnd {
         for thread in threads {
             let _ = thread.join();
         }
-        // The last standing must be told, too: it says why commits failed.
+        // The last state of the lenders must be reported too: it says why commits failed.
         std::thread::sleep(Duration::from_millis(30));
         shared.done.store(true, Ordering::Relaxed);
     });
@@ -180,7 +180,7 @@ fn write(shared: &Shared<'_>, thread: usize, mut trims: Option<VecDeque<(u64, Ls
                 }
                 left -= 1;
             }
-            // Whoever trims makes room.
+            // Another thread trims, which makes room.
             Err(AppendError::Full { .. })
                 if matches!(work.task, super::WorkerTask::Journal { trim: true }) =>
             {

@@ -1,7 +1,7 @@
-//! The client process that the tests kill: it recovers a journal, checks what it finds against what was
-//! acknowledged, and goes on committing. Every acknowledgement is told before the next commit begins.
+//! The client process that the tests kill: it recovers a journal, compares it with what was acknowledged, and
+//! goes on committing. Every acknowledgement is reported before the next commit begins.
 //!
-//! What it says, one line each on standard output, is a [`WorkerMessage`]; acknowledgements, which are many,
+//! Its reports, one line each on standard output, are [`WorkerMessage`]s; acknowledgements, which are many,
 //! are written short: `+ thread number members rule disk`.
 
 pub(crate) mod bank;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// The variable that holds a client's [`WorkerSettings`] as JSON.
 pub(crate) const WORK: &str = "NETRAM_FAULT_WORK";
 
-/// What a client process is to do.
+/// The work of a client process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct WorkerSettings {
     /// The journal directory; made beforehand.
@@ -41,13 +41,13 @@ pub(crate) struct WorkerSettings {
     pub(crate) task: WorkerTask,
     /// Commits of each thread; none: until killed.
     pub(crate) commits: Option<u64>,
-    /// What is known to be acknowledged: of a journal one number, of a bank one a thread.
+    /// Acknowledged numbers so far: one for a journal, one for each thread of a bank.
     pub(crate) acked: Vec<u64>,
     /// The log may begin at this record or an earlier one.
     pub(crate) trimmed: u64,
 }
 
-/// What is committed.
+/// Kind of data that is committed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum WorkerTask {
     /// Numbered records that describe themselves.
@@ -68,7 +68,7 @@ pub(crate) enum WorkerTask {
     Volume,
 }
 
-/// What a client says, but for acknowledgements.
+/// Reports of a client, other than acknowledgements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum WorkerMessage {
     /// The process runs; its number, also under a tracer.
@@ -81,7 +81,7 @@ pub(crate) enum WorkerMessage {
     Ready { members: bool },
     /// Records below this number are being given up.
     Trimming { first: u64 },
-    /// Where the lenders stand, when that has changed.
+    /// State of the lenders, when it has changed.
     Standing {
         blocked: Option<String>,
         members: Vec<String>,
@@ -92,13 +92,13 @@ pub(crate) enum WorkerMessage {
     Full { text: String },
     /// A commit of this thread failed for good. No acknowledgement may follow it.
     Failed { thread: usize, text: String },
-    /// What was recovered is not what was acknowledged.
+    /// The recovered data differs from what was acknowledged.
     Wrong { text: String },
     /// All commits asked for are done, and the journal is closed.
     Closed,
 }
 
-/// What recovery found.
+/// Outcome of recovery.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct WorkerRecovery {
     pub(crate) epoch: u32,
@@ -172,7 +172,7 @@ pub(crate) fn say_acked(thread: usize, number: u64, votes: netram_proto::port::C
     raw(&format!("+ {thread} {number} {} {rule} {disk}\n", votes.members));
 }
 
-/// One line, one system call. Nobody reading any more means that the test is over.
+/// Writes a line by one system call. If it is not read any more, the test is over.
 fn raw(line: &str) {
     let mut out = std::io::stdout().lock();
     if out.write_all(line.as_bytes()).and_then(|()| out.flush()).is_err() {

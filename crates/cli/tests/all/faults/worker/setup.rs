@@ -1,4 +1,4 @@
-//! What both kinds of client share: opening the journal, telling how its lenders stand.
+//! Code of both kinds of client: opening the journal, reporting the state of its lenders.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Numbered writes to a volume: write n goes to block n modulo [`BLOCKS`] and fills it with n, so that
-//! whoever opens it can tell exactly which writes are there.
+//! Numbered writes to a volume: write n goes to block n modulo [`BLOCKS`] and fills it with n, so an opening
+//! can check exactly which writes are there.
 
 use netram_proto::port::CommitVotes;
 use netram_volume::{BlockDevice, Volume, VolumeSettings};

@@ -55,10 +55,10 @@ fn a_view_survives_encoding_and_every_truncation_is_refused() {
 #[test]
 fn a_view_carries_its_own_claim_note_only() {
     let mut view = View::first(JournalId(77)).claimed(WriterId(4));
-    view.note = Some(ClaimNote::new(12, "netram disk restore on db7"));
+    view.note = Some(ClaimNote::new(12, "netram volume restore on db7"));
     let read = View::decode(&view.encode());
     assert_eq!(read.as_ref(), Ok(&view));
-    assert_eq!(view.released(Lsn(8)).claimant(), "netram disk restore on db7");
+    assert_eq!(view.released(Lsn(8)).claimant(), "netram volume restore on db7");
     let next = view.claimed(WriterId(5));
     assert_eq!(
         (next.note.clone(), next.claimant()),

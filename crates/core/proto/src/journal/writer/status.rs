@@ -33,7 +33,7 @@ impl fmt::Display for DiskWaitReason {
             }
             DiskWaitReason::OneDomain => out.write_str(
                 "too many lenders are in this machine's power domain: name each lender's domain with \
-                 `netram lend --domain`, or allow this with one-domain",
+                 `netram lender serve --domain`, or allow this with one-domain",
             ),
         }
     }

@@ -37,6 +37,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use netram_journal::settings::JournalSettings;
 use netram_proto::failure::RetryBackoff;
 use netram_proto::port::WaitError;
 use netram_proto::time::{Nanos, Time};
@@ -44,7 +45,6 @@ use netram_shared_machine::limit::SETTINGS_BYTES_MAX;
 use netram_shared_machine::message::RegionOpening;
 use netram_shared_machine::server::ServerConfig;
 use netram_shared_machine::{NodeId, RegionServer};
-use netram_store::StoreSettings;
 use netram_transport::{Interest, MulticastGroup, NetAddress, Poller, Security, WaitPolicy};
 
 pub use loss::NotStuck;
@@ -333,7 +333,7 @@ fn opening(store: &RegionStore) -> Result<RegionOpening, RegionServeError> {
 /// Lenders in the nodes' settings.
 fn lenders(opening: &RegionOpening) -> Vec<String> {
     let text = String::from_utf8_lossy(&opening.settings);
-    match StoreSettings::parse(&text, Path::new("nodes.toml")) {
+    match JournalSettings::parse(&text, Path::new("nodes.toml")) {
         Ok(settings) => settings.lenders.iter().map(ToString::to_string).collect(),
         Err(error) => {
             tracing::error!(%error, "nodes cannot join: their settings in nodes.toml are invalid");

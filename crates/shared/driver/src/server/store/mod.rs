@@ -33,7 +33,7 @@ use netram_proto::port::{CommitTicket, Durability, RecordLog, WaitError};
 use netram_proto::wire::ChainPoint;
 use netram_rvm::{MapError, RvmCommitError};
 use netram_shared_machine::{NodeId, Position, RecordNumber};
-use netram_store::{JournaledRvm, Region, RestoreMode, Store, StoreError, StoreSettings, StoreSettingsError};
+use netram_store::{JournaledRvm, Region, RestoreMode, SettingsError, Store, StoreError, StoreSettings};
 
 pub use create::{LOG_BYTES_DEFAULT, RegionCreateError, RegionPlan};
 pub use history::RecentRecord;
@@ -133,7 +133,7 @@ pub enum StoreOpenError {
     },
     /// The settings for nodes are invalid.
     #[error("{0}")]
-    Settings(#[from] StoreSettingsError),
+    Settings(#[from] SettingsError),
     /// The path is not UTF-8.
     #[error("{0:?} is not UTF-8; move the region to another directory")]
     Name(PathBuf),
@@ -375,13 +375,11 @@ fn leaves_all_as_it_was(error: &RvmCommitError) -> bool {
 
 /// The store's settings, adapted to a region's server.
 fn server_settings(home: &Store) -> Result<StoreSettings, StoreError> {
-    let settings = home.settings()?;
-    Ok(StoreSettings {
-        window_bytes: Some(settings.window_bytes.unwrap_or(WINDOW_BYTES)),
-        // Changes in a spool would be durable at no known time.
-        spool_bytes: None,
-        ..settings
-    })
+    let mut settings = home.settings()?;
+    settings.window_bytes = Some(settings.window_bytes.unwrap_or(WINDOW_BYTES));
+    // Changes in a spool would be durable at no known time.
+    settings.spool_bytes = None;
+    Ok(settings)
 }
 
 impl std::fmt::Debug for RegionStore {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use netram_journal::JournalConfig;
+use netram_journal::settings::JournalSettings;
 use netram_lender::{Lender, LenderConfig};
 use netram_proto::port::Durability;
 use netram_rvm::RestoreMode;
@@ -12,7 +13,6 @@ use netram_shared::server::serve::{ServeConfig, ServingRegion};
 use netram_shared::server::{RegionPlan, RegionStore, Spans};
 use netram_shared::{Node, NodeOptions, Txn};
 use netram_shared_machine::{LockId, LockMode};
-use netram_store::StoreSettings;
 use netram_transport::{NetAddress, Security};
 
 use super::PATIENCE;
@@ -61,7 +61,7 @@ impl TestPaths {
         let names = lenders.iter().map(|name| format!("\"{}\"", self.address(name)));
         let names: Vec<String> = names.collect();
         format!(
-            "lenders = [{}]\ninsecure = true\none-domain = true\nmembers = {}\nwindow = \"1MiB\"\npatience = \"2s\"\n",
+            "[journal]\nlenders = [{}]\ninsecure = true\none-domain = true\nmembers = {}\nwindow = \"1MiB\"\npatience = \"2s\"\n",
             names.join(", "),
             lenders.len()
         )
@@ -129,7 +129,7 @@ impl TestPaths {
 
     /// Configuration of a node's journal that does not come from the server.
     pub(crate) fn journal(&self, lenders: &[&str]) -> JournalConfig {
-        let settings = StoreSettings::parse(&self.settings(lenders), &self.directory).expect("settings");
+        let settings = JournalSettings::parse(&self.settings(lenders), &self.directory).expect("settings");
         settings.journal_config().expect("settings")
     }
 

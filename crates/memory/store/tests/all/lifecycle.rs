@@ -32,9 +32,9 @@ fn commits_survive_a_reopening_in_both_layouts() {
             directory.path().join("bank.log"),
             directory.path().join("bank.data"),
         );
-        let home = Store::create(&path, layout, LOG_BYTES).unwrap();
-        assert!(home.exists());
-        let opened = home.open(&StoreSettings::default()).unwrap();
+        let store = Store::create(&path, layout, LOG_BYTES).unwrap();
+        assert!(store.exists());
+        let opened = store.open(&StoreSettings::default()).unwrap();
         opened
             .memory
             .create_segment(segment.to_str().unwrap(), 8192, SegmentAllocation::Sparse)
@@ -50,14 +50,14 @@ fn commits_survive_a_reopening_in_both_layouts() {
 #[test]
 fn a_second_opening_is_refused_and_names_the_first() {
     let directory = tempfile::tempdir().unwrap();
-    let home = Store::create(
+    let store = Store::create(
         &directory.path().join("bank.log"),
         JournalLayout::Beside,
         LOG_BYTES,
     )
     .unwrap();
-    let _opened = home.open(&StoreSettings::default()).unwrap();
-    let refused = home.open(&StoreSettings::default()).unwrap_err().to_string();
+    let _opened = store.open(&StoreSettings::default()).unwrap();
+    let refused = store.open(&StoreSettings::default()).unwrap_err().to_string();
     assert!(
         refused.contains(&format!("process {}", std::process::id())),
         "{refused}"
@@ -71,17 +71,17 @@ fn a_missing_segment_table_is_refused_while_the_log_needs_it() {
         directory.path().join("bank.log"),
         directory.path().join("bank.data"),
     );
-    let home = Store::create(&path, JournalLayout::Beside, LOG_BYTES).unwrap();
-    fs::remove_file(home.segments()).unwrap();
-    let opened = home.open(&StoreSettings::default()).unwrap();
+    let store = Store::create(&path, JournalLayout::Beside, LOG_BYTES).unwrap();
+    fs::remove_file(store.segments()).unwrap();
+    let opened = store.open(&StoreSettings::default()).unwrap();
     opened
         .memory
         .create_segment(segment.to_str().unwrap(), 8192, SegmentAllocation::Sparse)
         .unwrap();
     commit(&opened.memory, &segment, 7);
     drop(opened);
-    fs::remove_file(home.segments()).unwrap();
-    let refused = home.open(&StoreSettings::default()).unwrap_err();
+    fs::remove_file(store.segments()).unwrap();
+    let refused = store.open(&StoreSettings::default()).unwrap_err();
     assert!(matches!(refused, StoreError::TableMissing { .. }), "{refused}");
 }
 
@@ -92,8 +92,8 @@ fn a_new_log_has_no_state_of_a_deleted_one() {
         directory.path().join("bank.log"),
         directory.path().join("bank.data"),
     );
-    let home = Store::create(&path, JournalLayout::Beside, LOG_BYTES).unwrap();
-    let opened = home.open(&StoreSettings::default()).unwrap();
+    let store = Store::create(&path, JournalLayout::Beside, LOG_BYTES).unwrap();
+    let opened = store.open(&StoreSettings::default()).unwrap();
     opened
         .memory
         .create_segment(segment.to_str().unwrap(), 8192, SegmentAllocation::Sparse)
@@ -102,8 +102,8 @@ fn a_new_log_has_no_state_of_a_deleted_one() {
     drop(opened);
     fs::remove_file(&path).unwrap();
 
-    let home = Store::create(&path, JournalLayout::Beside, LOG_BYTES).unwrap();
-    let opened = home.open(&StoreSettings::default()).unwrap();
+    let store = Store::create(&path, JournalLayout::Beside, LOG_BYTES).unwrap();
+    let opened = store.open(&StoreSettings::default()).unwrap();
     // Transactions in the deleted log are lost, as with every log.
     assert_eq!(found(&opened.memory, &segment), 0);
 }
@@ -125,13 +125,13 @@ fn the_settings_beside_the_log_find_the_lender() {
         ..LenderConfig::default()
     })
     .unwrap();
-    let home = Store::create(&path, JournalLayout::Beside, LOG_BYTES).unwrap();
+    let store = Store::create(&path, JournalLayout::Beside, LOG_BYTES).unwrap();
     fs::write(
-        home.settings_file(),
-        format!("lenders = [\"{socket}\"]\ninsecure = true\none-domain = true\n"),
+        store.settings_file(),
+        format!("[journal]\nlenders = [\"{socket}\"]\ninsecure = true\none-domain = true\n"),
     )
     .unwrap();
-    let opened = home.open(&home.settings().unwrap()).unwrap();
+    let opened = store.open(&store.settings().unwrap()).unwrap();
     opened
         .memory
         .log()

@@ -35,6 +35,13 @@ pub fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
+/// The directory that has the file `path`. A bare name, whose parent is the empty path, is in the current
+/// one.
+pub fn directory_of(path: &Path) -> &Path {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
+}
+
 fn write(path: &Path, bytes: &[u8], flags: RenameFlags) -> io::Result<()> {
     let new = unfinished(path);
     let written = File::create(&new).and_then(|mut file| {
@@ -46,7 +53,7 @@ fn write(path: &Path, bytes: &[u8], flags: RenameFlags) -> io::Result<()> {
         let _ = fs::remove_file(&new);
     }
     written?;
-    sync(path.parent().unwrap_or(Path::new(".")))
+    sync(directory_of(path))
 }
 
 /// Temporary path of a file, unique to this process: another process may be writing the same file.

@@ -1,0 +1,143 @@
+//! Operating a mount: attaching it again or in the background, listing it, and its status.
+
+use std::fs::{self, File};
+use std::process::Command;
+
+use crate::common::{CommandOutput, LenderProcess, finish, netram};
+use crate::mount::cannot_mount;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A directory, a place for its journal, and a lender.
+struct Place {
+    directory: TempDir,
+    lender: LenderProcess,
+}
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        fs::create_dir(directory.path().join("dir")).unwrap();
+        let socket = format!("unix:{}/lender", directory.path().display());
+        let lender = LenderProcess::start(name, &["--insecure", "--listen", &socket, "--domain", "other"]);
+        Place { directory, lender }
+    }
+
+    fn netram(&self, arguments: &[&str]) -> CommandOutput {
+        let mut command: Command = netram();
+        command.args(arguments).current_dir(self.directory.path());
+        finish(&mut command)
+    }
+
+    /// `netram mount attach` in the background, with further arguments.
+    fn attach(&self, more: &[&str]) -> CommandOutput {
+        let usual = ["mount", "attach", "dir", "--on", "journal", "--background"];
+        self.netram(&[&usual[..], more].concat())
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let ran = self.netram(&[arguments, &["--json"]].concat());
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        serde_json::from_str(&ran.out).unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = self.netram(&["mount", "detach", "dir"]);
+    }
+}
+
+#[test]
+fn a_background_mount_is_ready_when_the_command_returns_and_is_listed() {
+    if cannot_mount() {
+        return;
+    }
+    let place = Place::new("background");
+    let lenders = [
+        "--insecure",
+        "--lender",
+        &place.lender.address,
+        "--journal-size",
+        "4MiB",
+    ];
+    let ran = place.attach(&lenders);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.out.contains("mounted "), "{}", ran.out);
+    let log = place.directory.path().join("dir/log");
+    fs::write(&log, b"synced").unwrap();
+    File::open(&log).unwrap().sync_all().unwrap();
+
+    let text = |name: &str| {
+        let path = place.directory.path().join(name).canonicalize().unwrap();
+        Value::from(path.to_str().unwrap())
+    };
+    let (dir, journal) = (text("dir"), text("journal"));
+    let listed = place.json(&["mount", "list"]);
+    let mine = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["directory"] == dir);
+    assert_eq!(mine.expect("it is listed")["journal"], journal, "{listed}");
+    let shown = place.json(&["mount", "status", "dir"]);
+    assert_eq!((&shown["journal"], &shown["mounted"]), (&journal, &true.into()));
+    assert!(shown["end"].as_u64() > Some(0), "{shown}");
+    assert_eq!(shown["lenders"][0], place.lender.address.as_str());
+
+    assert_eq!(place.netram(&["mount", "detach", "dir"]).code, 0);
+    let listed = place.json(&["mount", "list"]);
+    assert!(
+        listed
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|one| one["directory"] != dir)
+    );
+    let gone = place.netram(&["mount", "status", "dir"]);
+    assert_eq!(gone.code, 1, "{}", gone.out);
+}
+
+/// Everybody types the line again after a crash, or keeps it in a script.
+#[test]
+fn the_same_line_typed_again_goes_on_and_other_lenders_are_refused() {
+    if cannot_mount() {
+        return;
+    }
+    let place = Place::new("again");
+    let lenders = [
+        "--insecure",
+        "--lender",
+        &place.lender.address,
+        "--journal-size",
+        "4MiB",
+    ];
+    for _ in 0..2 {
+        let ran = place.attach(&lenders);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        assert_eq!(place.netram(&["mount", "detach", "dir"]).code, 0);
+    }
+    let ran = place.attach(&["--insecure", "--lender", "unix:/nowhere/else"]);
+    assert_eq!(ran.code, 1, "{}", ran.out);
+    for part in [&place.lender.address[..], "leave out --lender", "netram.toml"] {
+        assert!(ran.err.contains(part), "{}", ran.err);
+    }
+}
+
+#[test]
+fn mistakes_in_the_background_are_reported_in_front() {
+    if cannot_mount() {
+        return;
+    }
+    let place = Place::new("mistakes");
+    let ran = place.netram(&["mount", "attach", "missing", "--on", "journal", "--background"]);
+    assert!(
+        ran.code == 1 && ran.err.contains("mkdir -p missing"),
+        "{}",
+        ran.err
+    );
+    assert_eq!(place.attach(&["--journal-size", "4MiB"]).code, 0);
+    assert_eq!(place.netram(&["mount", "detach", "dir"]).code, 0);
+    let ran = place.netram(&["mount", "recover", "journal"]);
+    assert!(ran.code == 1 && ran.err.contains("is a journal"), "{}", ran.err);
+}

@@ -1,0 +1,160 @@
+"""Every console block of README and of the guide is typed, and its output compared; numbers, sizes and ids are masked.
+
+All blocks of a page are typed in order into one shell inside `netram play`, in a directory of their own that has the
+repository's examples. A line that begins with `$ ` is a command, one with `# ` a command for root; lines that end in a
+backslash go on. What follows is its output: `...` stands for any lines, an empty output may be anything.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import program
+
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "guide"
+# Pages whose commands need what a test must not do, or other machines. Each is named with its reason.
+NOT_TYPED = {
+    "guide/operations/keys.md": "rotates keys of services on other machines",
+    "guide/operations/lenders.md": "installs and restarts services",
+    "guide/operations/monitoring.md": "looks at services on other machines",
+    "guide/operations/recovery.md": "recovers what other machines hold",
+    "guide/operations/upgrade.md": "restarts services on other machines",
+}
+PAGES = [ROOT / "README.md", *sorted(GUIDE.rglob("*.md"))]
+DONE = "typed-and-done"
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT)).removeprefix("docs/")
+
+
+def steps(text: str) -> list[tuple[str, list[str]]]:
+    """Commands of a page's console blocks, with the lines that are printed below each."""
+    found: list[tuple[str, list[str]]] = []
+    for block in re.findall(r"^```console\n(.*?)^```", text, re.M | re.S):
+        lines = iter(block.splitlines())
+        for line in lines:
+            if line.startswith(("$ ", "# ")):
+                command = line[2:]
+                while command.endswith("\\"):
+                    command += "\n" + next(lines)
+                found.append((command, []))
+            elif found:
+                found[-1][1].append(line)
+    return found
+
+
+def masked(line: str) -> str:
+    line = re.sub(r"\b(?=[0-9a-f]*\d)[0-9a-f]{7,}\b", "H", line)
+    line = re.sub(r"\d[\d,._]*(?:[eE]-?\d+)?\s?(?:ns|us|µs|ms|s|m|h|[KMGT]?i?B|%)?(?![a-zA-Z])", "N", line)
+    line = re.sub(r"/tmp/[\w./-]+", "/tmp/P", line)
+    return re.sub(r"[\s─-]+", " ", line).strip()
+
+
+def differs(expected: list[str], printed: list[str]) -> bool:
+    """Whether the output is another one. `...` stands for any number of lines."""
+    if not [line for line in expected if line.strip()]:
+        return False
+    pattern = [masked(line) for line in expected if line.strip()]
+    lines = [masked(line) for line in printed if line.strip()]
+
+    def match(at: int, have: int) -> bool:
+        if at == len(pattern):
+            return have == len(lines)
+        if pattern[at] == "...":
+            return any(match(at + 1, later) for later in range(have, len(lines) + 1))
+        return have < len(lines) and pattern[at] == lines[have] and match(at + 1, have + 1)
+
+    return not match(0, 0)
+
+
+class Shell:
+    """A shell inside `netram play`. It ends with the test, and with it the lenders."""
+
+    def __init__(self, directory: Path) -> None:
+        own = Path(sys.executable).parent
+        tools = directory / ".tools"
+        tools.mkdir()
+        (tools / "netram").symlink_to(program())
+        lab = Path(program()).with_name("netram-lab")
+        if lab.exists():
+            (tools / "netram-lab").symlink_to(lab)
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("NETRAM_")}
+        environment["PATH"] = f"{tools}:{own}:{environment['PATH']}"
+        environment["NETRAM_STATE_DIR"] = str(directory / ".state")
+        self.process = subprocess.Popen(
+            [program(), "play", "--memory", "96MiB", "--", "bash", "--norc"],
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def type(self, command: str) -> tuple[list[str], int]:
+        """Output and exit code of a command."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{command}\necho {DONE} $?\n")
+        self.process.stdin.flush()
+        printed: list[str] = []
+        for line in self.process.stdout:
+            if line.startswith(DONE):
+                return printed, int(line.split()[1])
+            printed.append(line.rstrip("\n"))
+        raise AssertionError(f"the shell ended at `{command}`: {printed}")
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_shows_what_its_commands_print(page: Path, tmp_path: Path) -> None:
+    typed = steps(page.read_text())
+    if name_of(page) in NOT_TYPED:
+        pytest.skip(NOT_TYPED[name_of(page)])
+    if not typed:
+        pytest.skip("no console block")
+    needs_root = any(line.startswith("# ") for line in page.read_text().splitlines() if "```" not in line)
+    if needs_root and "```console\n# " in page.read_text() and os.geteuid() != 0:
+        pytest.skip("some commands are for root")
+    for folder in ("python/examples", "crates/netram/examples", "crates/bindings/librvm/examples"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    shell = Shell(tmp_path)
+    try:
+        for command, expected in typed:
+            # The test is in that shell already.
+            if re.match(r"netram play\b(?! --)", command):
+                continue
+            printed, code = shell.type(command)
+            if differs(expected, printed):
+                pytest.fail(
+                    f"`{command}` (exit code {code}) printed\n" + "\n".join(printed) + "\nand not\n" + "\n".join(expected)
+                )
+    finally:
+        shell.end()
+
+
+def test_masking_hides_numbers_and_nothing_else() -> None:
+    assert masked("held 3.5 MiB in 12ms, id 1e1093cd7ee5a112") == masked("held 64 KiB in 1.2 s, id 0fab93cd7ee5a000")
+    assert masked("2 lenders hold it") != masked("2 lenders lost it")
+    assert differs(["a", "b"], ["a"]) and differs(["a"], ["a", "b"])
+    assert not differs(["a", "..."], ["a", "b", "c"]) and differs(["a", "...", "d"], ["a", "b"])
+    page = "```console\n$ one \\\n  two\nprinted\n# three\n```\n```sh\n$ four\n```\n"
+    assert steps(page) == [("one \\\n  two", ["printed"]), ("three", [])]
