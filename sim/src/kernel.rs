@@ -1,6 +1,6 @@
 //! The simulation kernel: clock, schedule, random source, trace and counters of one world.
 //!
-//! Every part of the world gets the kernel passed in. Only [`SimKernel::next_event`] moves the clock.
+//! Every part of the world gets the kernel passed in. Only `SimKernel::next_event` moves the clock.
 
 use netram_proto::id::JournalId;
 use netram_proto::planted::FaultSwitch;
