@@ -4,68 +4,66 @@ use netram_proto::id::{Epoch, Lsn};
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
 use netram_proto::wire::{Frame, FrameHeader, FrameKind};
 
+use crate::kernel::SimKernel;
 use crate::lender::packet_of;
-use crate::world::World;
 
-impl World {
-    /// An invented answer of a lying lender that lacks the bytes it claimed, as long as a frame can carry.
-    pub(crate) fn perhaps_make_up(&mut self, lender: usize, asked: &[u8]) -> Option<Vec<u8>> {
-        if self.profile.hostile != Some(lender) {
-            return None;
-        }
-        let frame = Frame::parse(asked).ok()?;
-        if frame.header.kind != FrameKind::Read || self.rng.chance(500) {
-            return None;
-        }
-        self.coverage.hit("bytes made up");
-        let header = FrameHeader {
-            kind: FrameKind::Data,
-            ..frame.header
-        };
-        Some(packet_of(&header, &vec![0x5A; FRAME_BODY_BYTES_MAX]))
+/// An invented answer of a lying lender that lacks the bytes it claimed, as long as a frame can carry.
+pub(crate) fn perhaps_make_up(kernel: &mut SimKernel, lender: usize, asked: &[u8]) -> Option<Vec<u8>> {
+    if kernel.profile.hostile != Some(lender) {
+        return None;
     }
+    let frame = Frame::parse(asked).ok()?;
+    if frame.header.kind != FrameKind::Read || kernel.rng.chance(500) {
+        return None;
+    }
+    kernel.hit("bytes made up");
+    let header = FrameHeader {
+        kind: FrameKind::Data,
+        ..frame.header
+    };
+    Some(packet_of(&header, &vec![0x5A; FRAME_BODY_BYTES_MAX]))
+}
 
-    /// The answer as it leaves: a lying lender changes it now and then.
-    pub(crate) fn perhaps_lie(&mut self, lender: usize, mut packet: Vec<u8>) -> Vec<u8> {
-        if self.profile.hostile != Some(lender) || self.rng.chance(600) {
-            return packet;
-        }
-        self.coverage.hit("lies told");
-        if self.rng.chance(100) {
-            let at = self.rng.index(packet.len());
-            packet[at] ^= 1 << self.rng.below(8);
-            return packet;
-        }
-        if self.rng.chance(100) {
-            packet.truncate(self.rng.index(packet.len() + 1));
-            return packet;
-        }
-        let Ok(frame) = Frame::parse(&packet) else {
-            return packet;
-        };
-        let (mut header, mut body) = (frame.header, frame.body.to_vec());
-        match self.rng.below(8) {
-            0 => header.lsn = Lsn(self.rng.draw()),
-            1 => header.lsn = header.lsn.plus(self.rng.below(10_000)),
-            2 => header.stable = Lsn(self.rng.draw()),
-            3 => header.mark = header.mark.wrapping_add(self.rng.below(5) as u32),
-            4 => header.flags = self.rng.draw() as u8,
-            5 => header.sender ^= self.rng.draw(),
-            6 => header.epoch = Epoch(self.rng.below(10) as u32),
-            _ => body.resize(self.rng.index(200), 7),
-        }
-        if self.rng.chance(50) {
-            header.kind = self.rng.pick(&[
-                FrameKind::Bound,
-                FrameKind::Fenced,
-                FrameKind::Ack,
-                FrameKind::Pong,
-                FrameKind::Data,
-                FrameKind::LeaveAck,
-                FrameKind::Refuse,
-                FrameKind::Withdraw,
-            ]);
-        }
-        packet_of(&header, &body)
+/// The answer as it leaves: a lying lender changes it now and then.
+pub(crate) fn perhaps_lie(kernel: &mut SimKernel, lender: usize, mut packet: Vec<u8>) -> Vec<u8> {
+    if kernel.profile.hostile != Some(lender) || kernel.rng.chance(600) {
+        return packet;
     }
+    kernel.hit("lies told");
+    if kernel.rng.chance(100) {
+        let at = kernel.rng.index(packet.len());
+        packet[at] ^= 1 << kernel.rng.below(8);
+        return packet;
+    }
+    if kernel.rng.chance(100) {
+        packet.truncate(kernel.rng.index(packet.len() + 1));
+        return packet;
+    }
+    let Ok(frame) = Frame::parse(&packet) else {
+        return packet;
+    };
+    let (mut header, mut body) = (frame.header, frame.body.to_vec());
+    match kernel.rng.below(8) {
+        0 => header.lsn = Lsn(kernel.rng.draw()),
+        1 => header.lsn = header.lsn.plus(kernel.rng.below(10_000)),
+        2 => header.stable = Lsn(kernel.rng.draw()),
+        3 => header.mark = header.mark.wrapping_add(kernel.rng.below(5) as u32),
+        4 => header.flags = kernel.rng.draw() as u8,
+        5 => header.sender ^= kernel.rng.draw(),
+        6 => header.epoch = Epoch(kernel.rng.below(10) as u32),
+        _ => body.resize(kernel.rng.index(200), 7),
+    }
+    if kernel.rng.chance(50) {
+        header.kind = kernel.rng.pick(&[
+            FrameKind::Bound,
+            FrameKind::Fenced,
+            FrameKind::Ack,
+            FrameKind::Pong,
+            FrameKind::Data,
+            FrameKind::LeaveAck,
+            FrameKind::Refuse,
+            FrameKind::Withdraw,
+        ]);
+    }
+    packet_of(&header, &body)
 }

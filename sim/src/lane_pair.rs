@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use netram_proto::time::Time;
 
-use crate::net::FrameDirection;
+use crate::event::FrameDirection;
 use crate::rng::Rng;
 
 /// One direction.

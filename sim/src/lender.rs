@@ -3,59 +3,15 @@
 use std::collections::BTreeMap;
 
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn};
-use netram_proto::member::{Member, MemberReply, MemberState, ReserveError, Window, copy_out};
+use netram_proto::member::{Member, MemberReply, MemberState, Window};
 use netram_proto::multicast::{Reassembly, ReassemblyVerdict};
 use netram_proto::planted::FaultSwitch;
 use netram_proto::session::{LenderSession, SessionAction};
 use netram_proto::time::Time;
-use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
+use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind};
 
-use crate::check::MemberObserver;
-
-/// A window stored in a vector.
-#[derive(Clone, Debug, Default)]
-pub struct WindowRing {
-    bytes: Vec<u8>,
-    /// Bytes that may be lent.
-    pub limit: u64,
-}
-
-impl Window for WindowRing {
-    fn reserve(&mut self, bytes: u64) -> Result<(), ReserveError> {
-        self.bytes = Vec::new();
-        if bytes > self.limit {
-            return Err(ReserveError {
-                refusal: RefusalReason::NoRoom,
-                asked: bytes,
-                limit: self.limit,
-            });
-        }
-        self.bytes = vec![0; bytes as usize];
-        Ok(())
-    }
-
-    fn release(&mut self) {
-        self.bytes = Vec::new();
-    }
-
-    fn capacity(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-
-    fn write(&mut self, at: Lsn, bytes: &[u8]) {
-        let capacity = self.bytes.len();
-        assert!(bytes.len() <= capacity, "a member writes within its window");
-        let start = (at.0 % capacity as u64) as usize;
-        let first = bytes.len().min(capacity - start);
-        self.bytes[start..start + first].copy_from_slice(&bytes[..first]);
-        self.bytes[..bytes.len() - first].copy_from_slice(&bytes[first..]);
-    }
-
-    fn piece(&self, at: Lsn, max: usize) -> &[u8] {
-        let start = (at.0 % self.bytes.len() as u64) as usize;
-        &self.bytes[start..self.bytes.len().min(start + max)]
-    }
-}
+use crate::check::rule02::MemberObserver;
+use crate::window_ring::WindowRing;
 
 /// Result of handling a packet.
 #[derive(Debug)]
@@ -134,10 +90,7 @@ impl SimLender {
         SimLender {
             domain,
             incarnation,
-            window: WindowRing {
-                bytes: Vec::new(),
-                limit: LENDER_BYTES,
-            },
+            window: WindowRing::new(LENDER_BYTES),
             saved: None,
             member: None,
             sessions: BTreeMap::new(),
@@ -166,14 +119,7 @@ impl SimLender {
 
     /// Copies `length` bytes of the window from `at`, if the window has them.
     pub fn window_bytes(&self, at: Lsn, length: usize) -> Option<Vec<u8>> {
-        if length as u64 > self.window.capacity() {
-            return None;
-        }
-        let mut bytes = vec![0; length];
-        if length > 0 {
-            copy_out(&self.window, at, &mut bytes);
-        }
-        Some(bytes)
+        self.window.copy(at, length)
     }
 
     /// Kills the process; the memory stays.
@@ -386,7 +332,13 @@ impl SimLender {
         }
         self.saved = Some(after);
         let mut witness = core::mem::take(&mut self.observer);
-        witness.after_frame(self, &before, frame, &reply, journal.into());
+        witness.after_frame(
+            &self.window,
+            (&before, &self.state()),
+            frame,
+            &reply,
+            journal.into(),
+        );
         self.observer = witness;
         PacketOutcome::Reply(match reply {
             MemberReply::Frame(header, body, length) => packet_of(&header, &body[..length]),

@@ -4,16 +4,26 @@
 //! the network, clock, disks, power and operators are simulated. `docs/design/simulator.md` lists the faults,
 //! the oracle of each rule, and how to replay a seed.
 //!
+//! A [`world::World`] consists of parts, each with private state. Drivers stand above it. From below: parts,
+//! world, oracles, drivers, calls of programs, scenarios. No module imports one above it.
+//!
 //! | module | is |
 //! |---|---|
-//! | [`world`] | machines, event queue, clock |
+//! | [`kernel`], `event` | clock, schedule, random source, trace, counters; the events |
 //! | [`profile`] | parameters of one seed's world |
-//! | `net`, `lane_pair`, [`disk`], [`lender`], [`process`] | its parts |
-//! | `nemesis`, `damage`, `hostile`, `intruder` | faults |
-//! | `addresses` | the lenders' addresses, which lender each leads to, and how that changes |
-//! | `server` | the server of a shared region, as far as one node's journal is concerned |
-//! | [`history`], `past_epochs` | true history, to compare with |
+//! | [`lenders`], [`lender`], [`window_ring`] | part: the lenders and their addresses |
+//! | `net`, `slots`, `hostile` | part: connections, partitions, answers of a lender that lies |
+//! | [`hosts`], [`disk`], `log_image` | part: the client's machines and their disks |
+//! | [`history`], [`volume_history`], `past_epochs` | true history, to compare with |
+//! | `process::table`, `process::serving` | part: the client's processes |
+//! | `data`, `server` | parts: the data lender, and the server of a shared region |
+//! | `backing_disk`, `nemesis` | parts: the disk of a directory of files, and the fault injector |
+//! | [`world`] | the parts together |
 //! | [`check`] | the oracles, one for each rule |
+//! | `delivery`, [`process`], `data::events` | drivers: they pass events to the machines inside |
+//! | `inject`, `damage`, `intruder` | drivers: faults |
+//! | `event_loop` | the event loop |
+//! | [`client`] | calls of programs, which run the world while they wait |
 //! | [`region`] | worlds of their own: several nodes that share a region, with its server |
 //! | `database` | worlds of their own: several processes that have a database open |
 //! | [`scenario`] | client programs |
@@ -21,19 +31,28 @@
 //! | [`runner`] | seeds, threads, reports |
 #![forbid(unsafe_code)]
 
-mod addresses;
+mod backing_disk;
 pub mod check;
+pub mod client;
 pub mod coverage;
 mod damage;
 mod data;
 mod database;
+mod delivery;
 mod deposit;
 pub mod disk;
+mod event;
+mod event_loop;
 pub mod history;
 mod hostile;
+pub mod hosts;
+mod inject;
 mod intruder;
+pub mod kernel;
 mod lane_pair;
 pub mod lender;
+pub mod lenders;
+mod log_image;
 mod nemesis;
 mod net;
 mod past_epochs;
@@ -45,6 +64,9 @@ pub mod rng;
 pub mod runner;
 pub mod scenario;
 mod server;
+mod slots;
 pub mod storage;
 pub mod trace;
+pub mod volume_history;
+pub mod window_ring;
 pub mod world;

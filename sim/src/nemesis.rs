@@ -1,368 +1,62 @@
-//! Fault injection: one fault at a time, at random moments, of the kinds that the world's profile allows.
+//! State of the fault injector: whether it injects faults, and when the next may come.
 
-use netram_proto::journal::{LenderRole, View};
-use netram_proto::port::IoError;
 use netram_proto::time::{Nanos, Time};
-use netram_proto::wire::{FrameHeader, FrameKind};
 
-use crate::check::{self, rule01};
-use crate::lender::{LENDER_BYTES, packet_of};
-use crate::net::FrameDirection;
-use crate::profile::WorldFault;
-use crate::world::{World, WorldEvent};
+use crate::event::WorldEvent;
+use crate::kernel::SimKernel;
+
+/// Time within which a world with a budget of faults takes one lender away at most.
+const BUDGET_INTERVAL: Nanos = Nanos::from_ms(6000);
 
 /// State of the fault injector.
 pub(crate) struct Nemesis {
-    /// The disk is slow until this time.
-    slow_until: Time,
-    slowness: u64,
     /// Within budget, no further lender is taken away until this time.
     busy_until: Time,
     /// Whether no more faults happen.
-    pub(crate) stopped: bool,
-    /// When each lender last lost its memory.
-    lost_at: Vec<Time>,
+    stopped: bool,
 }
 
 impl Nemesis {
-    pub(crate) fn new() -> Nemesis {
-        Nemesis {
-            slow_until: Time(0),
-            slowness: 1,
+    /// A fault injector whose first fault is planned.
+    pub(crate) fn new(kernel: &mut SimKernel) -> Nemesis {
+        let nemesis = Nemesis {
             busy_until: Time(0),
             stopped: false,
-            lost_at: Vec::new(),
-        }
-    }
-
-    pub(crate) fn disk_slowness(&self, now: Time) -> u64 {
-        if now < self.slow_until { self.slowness } else { 1 }
-    }
-}
-
-/// Errors with which a system may refuse a call and grant it the next time.
-const REFUSALS: [IoError; 6] = [
-    IoError::EMFILE,
-    IoError::ENFILE,
-    IoError::ENOMEM,
-    IoError::EACCES,
-    IoError::EINTR,
-    IoError::ENOSPC,
-];
-
-impl World {
-    pub(crate) fn plan_nemesis(&mut self) {
-        let mean = self.profile.fault_interval.0;
-        let delay = Nanos(self.rng.between(mean / 10, mean * 2));
-        self.at(delay, WorldEvent::Nemesis);
-    }
-
-    pub(crate) fn on_nemesis(&mut self) {
-        if self.nemesis.stopped || self.profile.faults.is_empty() {
-            return;
-        }
-        let action = self.rng.pick(&self.profile.faults.clone());
-        self.trace.mark(self.now, 8, action as u64);
-        self.tell(|| format!("nemesis: {action:?}"));
-        self.inject_fault(action);
-        self.plan_nemesis();
-    }
-
-    fn inject_fault(&mut self, action: WorldFault) {
-        if !self.is_within_budget(action) {
-            return;
-        }
-        let lender = self.rng.index(self.lenders.len());
-        let host = self.rng.index(self.hosts.len());
-        let client = self.living(host);
-        match action {
-            WorldFault::BreakLink => {
-                let conns = self.conns_to(lender);
-                if !conns.is_empty() {
-                    let conn = self.rng.pick(&conns);
-                    self.coverage.hit("nemesis: links broken");
-                    self.break_conn(conn);
-                }
-            }
-            WorldFault::Partition => self.partition(host, lender),
-            WorldFault::PauseLender => {
-                self.coverage.hit("nemesis: lenders paused");
-                self.lenders[lender].paused_until = self.now + self.pause();
-            }
-            WorldFault::PauseClient => {
-                if let Some(process) = client {
-                    self.coverage.hit("nemesis: clients paused");
-                    self.processes[process].paused_until = self.now + self.pause();
-                }
-            }
-            WorldFault::KillLender => self.kill_lender(lender),
-            WorldFault::LoseLender => self.lose_lender(lender),
-            WorldFault::PowerDomain => self.cut_domain(),
-            WorldFault::FillLender => {
-                self.coverage.hit("nemesis: lenders filled");
-                self.lenders[lender].window.limit = 0;
-                let delay = Nanos::from_ms(self.rng.between(100, 3000));
-                self.at(delay, WorldEvent::LenderRoomBack { lender });
-            }
-            WorldFault::WithdrawLender => self.withdraw(lender),
-            WorldFault::CrashClient | WorldFault::CutClient => {
-                if let Some(process) = client {
-                    self.end(process, action == WorldFault::CutClient);
-                }
-            }
-            WorldFault::CrashMidway => {
-                let operations = self.rng.between(0, 12) as u32;
-                self.hosts[host].disk.borrow_mut().crash_after(operations);
-            }
-            WorldFault::SlowDisk => {
-                self.coverage.hit("nemesis: slow disks");
-                self.nemesis.slowness = self.rng.between(3, 60);
-                self.nemesis.slow_until = self.now + Nanos::from_ms(self.rng.between(50, 2000));
-            }
-            WorldFault::FailSync => {
-                self.hosts[host].disk.borrow_mut().fail_next_sync();
-            }
-            WorldFault::FullDisk => {
-                self.hosts[host].disk.borrow_mut().fail_next_write();
-            }
-            WorldFault::RefuseCalls => {
-                let error = self.rng.pick(&REFUSALS);
-                // A few calls, or enough that any code that gives up has given up.
-                let calls = self.rng.pick(&[1, 1, 2, 5, 20]);
-                self.hosts[host].disk.borrow_mut().refuse(calls, error);
-            }
-            WorldFault::Rot | WorldFault::Unreadable | WorldFault::StaleBytes => self.damage(host, action),
-            WorldFault::SlotDamage => self.damage_slot(host),
-            WorldFault::MoveLender => self.move_lender(),
-            WorldFault::Intrude => self.run_intruder(lender),
-        }
-    }
-
-    /// Whether fault injection has ended.
-    pub(crate) fn nemesis_stopped(&self) -> bool {
-        self.nemesis.stopped
-    }
-
-    /// Whether the world's budget allows `action` now.
-    fn is_within_budget(&mut self, action: WorldFault) -> bool {
-        let shrinks = matches!(
-            action,
-            WorldFault::Partition
-                | WorldFault::PauseLender
-                | WorldFault::PauseClient
-                | WorldFault::KillLender
-                | WorldFault::LoseLender
-                | WorldFault::PowerDomain
-                | WorldFault::WithdrawLender
-        );
-        if self.profile.within_budget && shrinks {
-            // One at a time: a view that shrinks around a member that is already dead has lost more than one.
-            if self.now < self.nemesis.busy_until || !self.all_intact() {
-                return false;
-            }
-            self.nemesis.busy_until = self.now + Nanos::from_ms(6000);
-        }
-        true
-    }
-
-    fn pause(&mut self) -> Nanos {
-        Nanos::from_ms(self.rng.pick(&[20, 200, 700, 3000]))
-    }
-
-    fn partition(&mut self, host: usize, lender: usize) {
-        self.coverage.hit("nemesis: partitions");
-        let until = self.now + Nanos::from_ms(self.rng.pick(&[50, 400, 1500, 5000]));
-        let blocked = &mut self.blocked[host][lender];
-        match self.rng.below(3) {
-            0 => blocked.0 = until,
-            1 => blocked.1 = until,
-            _ => *blocked = (until, until),
-        }
-    }
-
-    fn kill_lender(&mut self, lender: usize) {
-        if !self.lenders[lender].up {
-            return;
-        }
-        self.coverage.hit("nemesis: lender processes killed");
-        if self.rng.chance(400) {
-            self.lenders[lender].crashes_in_append = true;
-            return;
-        }
-        self.lenders[lender].kill();
-        self.lender_died(lender);
-    }
-
-    /// Handles the death of a lender's process: its connections end, and it is restarted later.
-    pub(crate) fn lender_died(&mut self, lender: usize) {
-        self.tell(|| format!("lender {lender}'s process dies"));
-        for conn in self.conns_to(lender) {
-            self.break_conn(conn);
-        }
-        let delay = Nanos::from_ms(self.rng.pick(&[5, 100, 1000, 4000]));
-        self.at(delay, WorldEvent::LenderUp { lender });
-    }
-
-    fn lose_lender(&mut self, lender: usize) {
-        if self.profile.within_budget && !self.can_spare(lender) {
-            return;
-        }
-        self.coverage.hit("nemesis: lender machines lost");
-        self.tell(|| format!("lender {lender}'s machine dies with its memory"));
-        self.nemesis.lost_at.resize(self.lenders.len(), Time(0));
-        self.nemesis.lost_at[lender] = self.now;
-        let next = self.next_incarnation();
-        let conns = self.conns_to(lender);
-        self.lenders[lender].lose(next);
-        // A dead machine sends no farewell. Its clients notice by waiting, or when it is back and resets
-        // them.
-        let silent = self.rng.chance(500);
-        for conn in conns.into_iter().filter(|_| !silent) {
-            self.break_conn(conn);
-        }
-        let delay = Nanos::from_ms(self.rng.pick(&[5, 300, 2000]));
-        self.at(delay, WorldEvent::LenderUp { lender });
-    }
-
-    /// Whether every view that a crash could leave, now or after the next change, survives the loss of
-    /// `lender`'s memory.
-    fn can_spare(&self, lender: usize) -> bool {
-        let settled = (0..self.processes.len()).all(|process| {
-            let Some(serving) = self.serving(process) else {
-                return true;
-            };
-            let lenders = serving.writer.status().lenders;
-            lenders
-                .iter()
-                .all(|lender| lender.role == LenderRole::Spare || lender.member)
-        });
-        let survives = |view: &View| {
-            let among = view
-                .members
-                .iter()
-                .any(|member| member.incarnation == self.lenders[lender].incarnation);
-            // The view counts as if it were in force: the next one may be, and names the same members until
-            // the writer learns.
-            !among || rule01::intact(self, view) > view.rule.answers(view.members.len())
         };
-        settled
-            && self.server.as_ref().is_none_or(|server| survives(&server.view))
-            && self.hosts.iter().all(|host| {
-                [Some(&host.view), Some(&host.cached_view), host.storing.as_ref()]
-                    .into_iter()
-                    .flatten()
-                    .all(survives)
-            })
+        nemesis.plan(kernel);
+        nemesis
     }
 
-    /// Whether every member of every view that a crash could leave still has its memory.
-    fn all_intact(&self) -> bool {
-        let at_server = self.server.as_ref().map(|server| &server.view);
-        let whole = |view: &View| rule01::intact(self, view) == view.members.len();
-        at_server.is_none_or(whole)
-            && self.hosts.iter().all(|host| {
-                [Some(&host.view), Some(&host.cached_view), host.storing.as_ref()]
-                    .into_iter()
-                    .flatten()
-                    .all(whole)
-            })
+    /// Plans the next fault.
+    pub(crate) fn plan(&self, kernel: &mut SimKernel) {
+        let mean = kernel.profile.fault_interval.0;
+        let delay = Nanos(kernel.rng.between(mean / 10, mean * 2));
+        kernel.at(delay, WorldEvent::Nemesis);
     }
 
-    pub(crate) fn lost_since(&self, lender: usize, _process: usize) -> bool {
-        let lost_at = self.nemesis.lost_at.get(lender).copied().unwrap_or(Time(0));
-        self.now.since(lost_at) < Nanos::from_ms(5000) && lost_at > Time(0)
+    /// Whether no more faults happen.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped
     }
 
-    pub(crate) fn start_lender(&mut self, lender: usize) {
-        if self.lenders[lender].up {
-            return;
-        }
-        let (journal, planted) = (self.journal, self.planted);
-        let next = self.next_incarnation();
-        if !self.lenders[lender].start(journal, next, planted) {
-            // An intruder in the writer's name may declare an LSN stable at which no record begins.
-            if !self.is_untrusted(lender) {
-                check::rule02::fail_unproven_memory(lender);
-            }
-            self.coverage.hit("intruder: memory forgotten at a restart");
-            self.nemesis.lost_at.resize(self.lenders.len(), Time(0));
-            self.nemesis.lost_at[lender] = self.now;
-        }
-        self.tell(|| format!("lender {lender} is up"));
+    /// Ends fault injection.
+    pub(crate) fn stop(&mut self) {
+        self.stopped = true;
     }
 
-    fn cut_domain(&mut self) {
-        let domain = format!("d{}", self.rng.below(3));
-        let members: Vec<usize> = (0..self.lenders.len())
-            .filter(|&lender| self.lenders[lender].domain == domain)
-            .collect();
-        if self.profile.within_budget && members.len() > 1 {
-            return;
-        }
-        self.coverage.hit("nemesis: power domains cut");
-        for lender in members {
-            self.lose_lender(lender);
-        }
-        if domain == "d0"
-            && let Some(process) = self.living(0)
-        {
-            self.crash(process, true);
-        }
+    /// Goes on injecting faults.
+    pub(crate) fn resume(&mut self, kernel: &mut SimKernel) {
+        self.stopped = false;
+        self.plan(kernel);
     }
 
-    fn withdraw(&mut self, lender: usize) {
-        let packet = packet_of(&FrameHeader::new(FrameKind::Withdraw), &[]);
-        self.coverage.hit("nemesis: lenders withdrawn");
-        for conn in self.conns_to(lender) {
-            self.send(conn, FrameDirection::Down, packet.clone());
-        }
-        self.lenders[lender].withdrawn = true;
-        // Its clients have that long to move away. Then it stops and is restarted with the memory it had.
-        let grace = Nanos::from_ms(self.rng.between(100, 2000));
-        self.at(grace, WorldEvent::LenderStops { lender });
+    /// Whether a lender was taken away within the last interval of the budget.
+    pub(crate) fn is_busy(&self, now: Time) -> bool {
+        now < self.busy_until
     }
 
-    pub(crate) fn lender_stops(&mut self, lender: usize) {
-        if self.lenders[lender].up && self.lenders[lender].withdrawn {
-            self.lenders[lender].kill();
-            self.lender_died(lender);
-        }
-    }
-
-    /// Ends all faults: the nemesis stops, lenders run, links pass, the disk works.
-    pub fn heal(&mut self) {
-        self.tell(|| String::from("everything is healed"));
-        self.nemesis.stopped = true;
-        self.nemesis.slow_until = Time(0);
-        for blocked in self.blocked.iter_mut().flatten() {
-            *blocked = (Time(0), Time(0));
-        }
-        for lender in 0..self.lenders.len() {
-            self.lenders[lender].paused_until = Time(0);
-            self.lenders[lender].crashes_in_append = false;
-            if core::mem::take(&mut self.lenders[lender].withdrawn) {
-                // It lends again; its clients learn of that when they reconnect.
-                for conn in self.conns_to(lender) {
-                    self.break_conn(conn);
-                }
-            }
-            self.lenders[lender].window.limit = LENDER_BYTES;
-            self.start_lender(lender);
-        }
-        for process in &mut self.processes {
-            process.paused_until = Time(0);
-        }
-        if let Some(data) = &mut self.data {
-            (data.away_until, data.paused_until) = (Time(0), Time(0));
-            data.disk.borrow_mut().heal();
-            data.start();
-        }
-        self.heal_server();
-        for host in &self.hosts {
-            let mut disk = host.disk.borrow_mut();
-            disk.heal();
-            disk.make_readable();
-        }
-        self.profile.loss_permille = 0;
+    /// Begins an interval of the budget.
+    pub(crate) fn take_budget(&mut self, now: Time) {
+        self.busy_until = now + BUDGET_INTERVAL;
     }
 }

@@ -1,17 +1,20 @@
-//! Connections: two lanes of frames between a client's process and a lender.
+//! The network: connections between clients' processes and lenders, two lanes of frames each.
 //!
 //! A stream keeps order and loses only a tail, when it breaks; a datagram link loses, doubles and delays each
-//! frame by itself. Frames of a dead process may still arrive, much later.
+//! frame by itself. Frames of a dead process may still arrive, much later. Arrivals are returned to the
+//! caller, who passes them on.
 
 use netram_proto::multicast::fragment_append;
 use netram_proto::time::{Nanos, Time};
-
 use netram_proto::wire::{Frame, FrameHeader, FrameKind};
 
-use crate::check::rule16;
+use crate::event::{FrameDirection, FrameInFlight, WorldEvent};
+use crate::hostile;
+use crate::kernel::SimKernel;
 use crate::lender::{PacketOutcome, packet_of};
+use crate::lenders::Lenders;
 use crate::profile::LinkKind;
-use crate::world::{World, WorldEvent};
+use crate::slots::ProcessSlots;
 
 /// Maximum number of frames in flight on one lane.
 const LANE_FRAMES_MAX: u32 = 12;
@@ -20,7 +23,7 @@ const WITHDRAW: u8 = FrameKind::Withdraw as u8;
 
 /// One direction of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FrameLane {
+struct FrameLane {
     last: Time,
     sent: u64,
     arrived: u64,
@@ -43,14 +46,15 @@ impl FrameLane {
 
 /// A connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SimConnection {
-    pub(crate) process: usize,
-    pub(crate) slot: usize,
-    pub(crate) lender: usize,
+struct SimConnection {
+    process: usize,
+    host: usize,
+    slot: usize,
+    lender: usize,
     /// Whether no lender is at the address.
     unreachable: bool,
     /// Whether the client's end is open.
-    pub(crate) open: bool,
+    open: bool,
     /// Boot of the lender's process that accepted it.
     boot: u32,
     up: FrameLane,
@@ -59,22 +63,82 @@ pub(crate) struct SimConnection {
     last_datagram: Time,
 }
 
-/// Direction of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FrameDirection {
-    /// To the lender.
-    Up,
-    /// To the client.
-    Down,
+/// Receiver of a frame that has arrived.
+#[derive(Debug)]
+pub(crate) enum FrameArrival {
+    /// A lender, over a connection whose client may be gone.
+    Lender { lender: usize, packet: Vec<u8> },
+    /// A process's machine, in one of its slots.
+    Process {
+        process: usize,
+        slot: usize,
+        packet: Vec<u8>,
+    },
 }
 
-impl World {
-    /// A process begins to connect to the lender at an address.
-    pub(crate) fn connect(&mut self, process: usize, slot: usize, address: usize) {
+/// The end of a process's attempt to connect.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectOutcome {
+    pub(crate) process: usize,
+    pub(crate) slot: usize,
+    pub(crate) connected: bool,
+}
+
+/// All connections, and the partitions between hosts and lenders.
+pub(crate) struct Network {
+    conns: Vec<SimConnection>,
+    slots: ProcessSlots,
+    /// `[host][lender]`: frames up and down are blocked until these times.
+    blocked: Vec<Vec<(Time, Time)>>,
+}
+
+impl Network {
+    pub(crate) fn new() -> Network {
+        Network {
+            conns: Vec::new(),
+            slots: ProcessSlots::default(),
+            blocked: Vec::new(),
+        }
+    }
+
+    /// Adds a host that can speak to `lenders` lenders.
+    pub(crate) fn add_host(&mut self, lenders: usize) {
+        self.blocked.push(vec![(Time(0), Time(0)); lenders]);
+    }
+
+    /// The slots of processes.
+    pub(crate) fn slots(&self) -> &ProcessSlots {
+        &self.slots
+    }
+
+    /// The slots of processes.
+    pub(crate) fn slots_mut(&mut self) -> &mut ProcessSlots {
+        &mut self.slots
+    }
+
+    /// The process at the client's end of a connection.
+    pub(crate) fn process_of(&self, conn: usize) -> usize {
+        self.conns[conn].process
+    }
+
+    /// Whether the client's end is open.
+    pub(crate) fn is_open(&self, conn: usize) -> bool {
+        self.conns[conn].open
+    }
+
+    /// A process on `host` begins to connect to the lender at the address of a slot.
+    pub(crate) fn connect(
+        &mut self,
+        kernel: &mut SimKernel,
+        lenders: &Lenders,
+        (process, host): (usize, usize),
+        slot: usize,
+    ) {
         let conn = self.conns.len();
-        let lender = self.address_lenders[address];
+        let lender = lenders.at_address(self.slots.address(process, slot));
         self.conns.push(SimConnection {
             process,
+            host,
             slot,
             lender: lender.unwrap_or_default(),
             unreachable: lender.is_none(),
@@ -84,36 +148,45 @@ impl World {
             down: FrameLane::new(),
             last_datagram: Time(0),
         });
-        self.processes[process].conns[slot] = Some(conn);
-        let delay = Nanos(self.latency().0 + self.latency().0);
-        self.at(delay, WorldEvent::Connected { conn });
+        self.slots.put(process, slot, conn);
+        let delay = Nanos(kernel.link_latency().0 + kernel.link_latency().0);
+        kernel.at(delay, WorldEvent::Connected { conn });
     }
 
-    pub(crate) fn on_connected(&mut self, conn: usize) {
+    /// Ends the attempt to connect. `None`: the process has given it up.
+    pub(crate) fn connected(
+        &mut self,
+        kernel: &mut SimKernel,
+        lenders: &mut Lenders,
+        conn: usize,
+    ) -> Option<ConnectOutcome> {
         let SimConnection {
             process,
             slot,
             lender,
             open,
-            unreachable: nowhere,
+            unreachable,
             ..
         } = self.conns[conn];
         if !open {
-            return;
+            return None;
         }
-        let reachable = !nowhere
-            && self.lenders[lender].up
-            && self.blocked(process, lender, FrameDirection::Up) <= self.now
-            && self.blocked(process, lender, FrameDirection::Down) <= self.now;
-        if reachable {
-            self.conns[conn].boot = self.lenders[lender].boot;
-            self.coverage.hit("links made");
-            self.link_up(process, slot);
+        let connected = !unreachable
+            && lenders[lender].up
+            && self.blocked_until(conn, FrameDirection::Up) <= kernel.now()
+            && self.blocked_until(conn, FrameDirection::Down) <= kernel.now();
+        if connected {
+            self.conns[conn].boot = lenders[lender].boot;
+            kernel.hit("links made");
         } else {
-            self.coverage.hit("links refused");
-            self.close_here(conn);
-            self.link_lost(process, slot);
+            kernel.hit("links refused");
+            self.close_here(kernel, lenders, conn);
         }
+        Some(ConnectOutcome {
+            process,
+            slot,
+            connected,
+        })
     }
 
     /// Whether a frame may be handed to the connection.
@@ -121,24 +194,24 @@ impl World {
         self.conns[conn].up.in_flight < LANE_FRAMES_MAX
     }
 
-    pub(crate) fn send(&mut self, conn: usize, way: FrameDirection, packet: Vec<u8>) {
-        let latency = self.latency_of(conn);
-        let now = self.now;
-        if self.profile.links == LinkKind::Stream {
+    pub(crate) fn send(&mut self, kernel: &mut SimKernel, conn: usize, way: FrameDirection, packet: Vec<u8>) {
+        let latency = self.latency_of(kernel, conn);
+        let now = kernel.now();
+        if kernel.is_stream() {
             let lane = self.lane(conn, way);
             let number = lane.sent;
             lane.sent += 1;
             lane.in_flight += 1;
             lane.last = Time(lane.last.0.max(now.0 + latency.0) + 1);
             let at = lane.last;
-            self.queue.push(
+            kernel.push(
                 at,
-                WorldEvent::Frame {
+                WorldEvent::Frame(FrameInFlight {
                     conn,
                     way,
                     number,
                     packet,
-                },
+                }),
             );
             return;
         }
@@ -148,21 +221,21 @@ impl World {
         // The first frame binds the session. It belongs to the handshake, which a datagram link repeats until
         // it succeeds.
         let first = number == 0;
-        let permille = if first { 0 } else { self.profile.loss_permille };
-        if self.rng.chance(permille) {
-            self.coverage.hit("frames lost");
+        let permille = if first { 0 } else { kernel.profile.loss_permille };
+        if kernel.rng.chance(permille) {
+            kernel.hit("frames lost");
             return;
         }
-        let copies = 1 + u32::from(self.rng.chance(permille));
-        self.coverage.add("frames doubled", u64::from(copies - 1));
+        let copies = 1 + u32::from(kernel.rng.chance(permille));
+        kernel.add("frames doubled", u64::from(copies - 1));
         for _ in 0..copies {
-            let mut delay = self.latency();
-            if self.rng.chance(permille) {
-                self.coverage.hit("frames late");
-                let times = self.rng.between(2, 200);
+            let mut delay = kernel.link_latency();
+            if kernel.rng.chance(permille) {
+                kernel.hit("frames late");
+                let times = kernel.rng.between(2, 200);
                 // One in four is delayed long enough for its lender to be given up and found again.
-                let stuck = if self.rng.chance(250) {
-                    self.rng.below(700_000_000)
+                let stuck = if kernel.rng.chance(250) {
+                    kernel.rng.below(700_000_000)
                 } else {
                     0
                 };
@@ -170,19 +243,28 @@ impl World {
             }
             self.lane(conn, way).in_flight += 1;
             let packet = packet.clone();
-            self.at(
+            kernel.at(
                 delay,
-                WorldEvent::Frame {
+                WorldEvent::Frame(FrameInFlight {
                     conn,
                     way,
                     number,
                     packet,
-                },
+                }),
             );
         }
     }
 
-    pub(crate) fn on_packet(&mut self, conn: usize, way: FrameDirection, number: u64, packet: Vec<u8>) {
+    /// Lets a frame arrive. `paused_until` is the time until which the client's process stands still. `None`:
+    /// the frame is lost or delayed, or nothing is left that could receive it.
+    pub(crate) fn arrive(
+        &mut self,
+        kernel: &mut SimKernel,
+        lenders: &Lenders,
+        frame: FrameInFlight,
+        paused_until: Time,
+    ) -> Option<FrameArrival> {
+        let (conn, way, number) = (frame.conn, frame.way, frame.number);
         let SimConnection {
             process,
             slot,
@@ -191,62 +273,67 @@ impl World {
             boot,
             ..
         } = self.conns[conn];
-        let until = self.blocked(process, lender, way);
+        let until = self.blocked_until(conn, way);
         let paused = match way {
-            FrameDirection::Up => self.lenders[lender].paused_until,
-            FrameDirection::Down => self.processes[process].paused_until,
+            FrameDirection::Up => lenders[lender].paused_until,
+            FrameDirection::Down => paused_until,
         };
-        let wait = if self.profile.links == LinkKind::Stream || until <= self.now {
+        let wait = if kernel.is_stream() || until <= kernel.now() {
             Time(until.0.max(paused.0))
         } else {
             self.lane(conn, way).in_flight -= 1;
-            self.coverage.hit("frames lost in a partition");
-            return;
+            kernel.hit("frames lost in a partition");
+            return None;
         };
-        if wait > self.now {
-            self.queue.push(
-                wait,
-                WorldEvent::Frame {
-                    conn,
-                    way,
-                    number,
-                    packet,
-                },
-            );
-            return;
+        if wait > kernel.now() {
+            kernel.push(wait, WorldEvent::Frame(frame));
+            return None;
         }
         let lane = self.lane(conn, way);
         lane.in_flight -= 1;
         if number >= lane.cut {
-            return;
+            return None;
         }
         lane.arrived = lane.arrived.max(number + 1);
+        let packet = frame.packet;
         match way {
-            FrameDirection::Up if !self.lenders[lender].up || self.lenders[lender].boot != boot => {
+            FrameDirection::Up if !lenders[lender].up || lenders[lender].boot != boot => {
                 // No process is there, or one that does not know this connection: it is reset.
-                self.break_conn(conn);
+                self.break_conn(kernel, conn);
+                None
             }
-            FrameDirection::Up => self.deliver_to_lender(conn, lender, open, &packet),
-            FrameDirection::Down if open => self.process_gets(process, slot, &packet),
+            FrameDirection::Up => Some(FrameArrival::Lender { lender, packet }),
+            FrameDirection::Down if open => Some(FrameArrival::Process {
+                process,
+                slot,
+                packet,
+            }),
             // On datagram links, frames of an earlier connection arrive as well. A withdrawal is excepted: it
             // names no incarnation of the lender, and such links would have to add one.
-            FrameDirection::Down
-                if self.profile.links == LinkKind::Datagram && packet.first() != Some(&WITHDRAW) =>
-            {
-                if let Some(slot) = self.slot_of(process, lender) {
-                    self.coverage.hit("late answers over an earlier link");
-                    self.process_gets(process, slot, &packet);
-                }
+            FrameDirection::Down if !kernel.is_stream() && packet.first() != Some(&WITHDRAW) => {
+                let slot = self.slots.of_lender(lenders, process, lender)?;
+                kernel.hit("late answers over an earlier link");
+                Some(FrameArrival::Process {
+                    process,
+                    slot,
+                    packet,
+                })
             }
-            FrameDirection::Down => (),
+            FrameDirection::Down => None,
         }
     }
 
     /// A process multicasts an append: to every connection of its own that listens, dead ones included.
-    pub(crate) fn multicast(&mut self, process: usize, channel: u32, header: FrameHeader, body: &[u8]) {
-        let datagram_bytes = self.profile.datagram_bytes;
-        let listeners: Vec<usize> = self
-            .lenders
+    pub(crate) fn multicast(
+        &mut self,
+        kernel: &mut SimKernel,
+        lenders: &Lenders,
+        (process, channel): (usize, u32),
+        header: FrameHeader,
+        body: &[u8],
+    ) {
+        let datagram_bytes = kernel.profile.datagram_bytes;
+        let listeners: Vec<usize> = lenders
             .iter()
             .flat_map(|lender| lender.listeners())
             .filter(|&conn| self.conns[conn].process == process)
@@ -254,35 +341,37 @@ impl World {
         for (piece, length) in fragment_append(header, body.len(), datagram_bytes) {
             let from = piece.lsn.since(header.lsn) as usize;
             let packet = packet_of(&piece, &body[from..from + length]);
-            self.coverage.hit("datagrams multicast");
+            kernel.hit("datagrams multicast");
             for &conn in &listeners {
-                self.send_datagram(conn, channel, &packet);
+                self.send_datagram(kernel, conn, channel, &packet);
             }
         }
     }
 
-    fn send_datagram(&mut self, conn: usize, channel: u32, packet: &[u8]) {
-        let permille = self.profile.loss_permille;
-        if self.rng.chance(permille) {
-            self.coverage.hit("datagrams lost");
+    fn send_datagram(&mut self, kernel: &mut SimKernel, conn: usize, channel: u32, packet: &[u8]) {
+        let permille = kernel.profile.loss_permille;
+        if kernel.rng.chance(permille) {
+            kernel.hit("datagrams lost");
             return;
         }
-        let copies = 1 + u32::from(self.rng.chance(permille));
+        let copies = 1 + u32::from(kernel.rng.chance(permille));
         for _ in 0..copies {
-            let mut delay = self.latency_of(conn);
-            if self.profile.distant.is_some() {
-                let heard = (self.now + delay).max(self.conns[conn].last_datagram + Nanos(1));
+            let mut delay = self.latency_of(kernel, conn);
+            if kernel.profile.distant.is_some() {
+                let heard = (kernel.now() + delay).max(self.conns[conn].last_datagram + Nanos(1));
                 self.conns[conn].last_datagram = heard;
-                delay = heard.since(self.now);
+                delay = heard.since(kernel.now());
             }
-            if self.rng.chance(permille) {
-                self.coverage.hit("datagrams late");
+            if kernel.rng.chance(permille) {
+                kernel.hit("datagrams late");
                 // Some outlive the epoch that sent them.
-                let longest = self.rng.pick(&[1_000_000, 1_000_000, 50_000_000, 2_000_000_000]);
-                delay = Nanos(delay.0 + self.rng.below(longest));
+                let longest = kernel
+                    .rng
+                    .pick(&[1_000_000, 1_000_000, 50_000_000, 2_000_000_000]);
+                delay = Nanos(delay.0 + kernel.rng.below(longest));
             }
             let packet = packet.to_vec();
-            self.at(
+            kernel.at(
                 delay,
                 WorldEvent::Datagram {
                     conn,
@@ -293,21 +382,24 @@ impl World {
         }
     }
 
-    pub(crate) fn on_datagram(&mut self, conn: usize, channel: u32, packet: Vec<u8>) {
+    /// Delivers a multicast append to one listener, and sends the answer.
+    pub(crate) fn on_datagram(
+        &mut self,
+        kernel: &mut SimKernel,
+        lenders: &mut Lenders,
+        (conn, channel): (usize, u32),
+        packet: Vec<u8>,
+    ) {
         let SimConnection {
-            process,
-            lender,
-            open,
-            boot,
-            ..
+            lender, open, boot, ..
         } = self.conns[conn];
-        if self.blocked(process, lender, FrameDirection::Up) > self.now {
-            self.coverage.hit("datagrams lost in a partition");
+        if self.blocked_until(conn, FrameDirection::Up) > kernel.now() {
+            kernel.hit("datagrams lost in a partition");
             return;
         }
-        let wait = self.lenders[lender].paused_until;
-        if wait > self.now {
-            self.queue.push(
+        let wait = lenders[lender].paused_until;
+        if wait > kernel.now() {
+            kernel.push(
                 wait,
                 WorldEvent::Datagram {
                     conn,
@@ -317,103 +409,92 @@ impl World {
             );
             return;
         }
-        if !self.lenders[lender].up || self.lenders[lender].boot != boot {
+        if !lenders[lender].up || lenders[lender].boot != boot {
             return;
         }
         if !open {
-            self.coverage.hit("datagrams heard by a dead connection");
+            kernel.hit("datagrams heard by a dead connection");
         }
-        let (journal, planted) = (self.journal, self.planted);
-        self.trace_packet(lender, &packet, "hears");
-        self.trace.mark(self.now, 10, conn as u64);
-        let outcome = self.lenders[lender].on_datagram(conn, channel.into(), &packet, journal, planted);
-        self.send_answer(conn, lender, open, outcome);
+        let (journal, planted) = (kernel.journal(), kernel.planted());
+        trace_packet(kernel, lender, &packet, "hears");
+        kernel.mark(10, conn as u64);
+        let outcome = lenders[lender].on_datagram(conn, channel.into(), &packet, journal, planted);
+        self.send_answer(kernel, conn, outcome);
     }
 
-    fn deliver_to_lender(&mut self, conn: usize, lender: usize, open: bool, packet: &[u8]) {
-        if !open {
-            self.coverage.hit("frames of a dead connection delivered");
-        }
-        let (journal, planted) = (self.journal, self.planted);
-        self.trace_packet(lender, packet, "gets");
-        self.trace
-            .mark(self.now, 2, packet.first().copied().unwrap_or(0).into());
-        let before = self.lenders[lender].state();
-        let outcome = self.lenders[lender].on_packet(conn, packet, journal, planted);
-        rule16::not_emptied(self, &self.lenders[lender], &before);
-        if let Some(made_up) = self.perhaps_make_up(lender, packet)
-            && open
-        {
-            return self.send(conn, FrameDirection::Down, made_up);
-        }
-        self.send_answer(conn, lender, open, outcome);
-    }
-
-    fn send_answer(&mut self, conn: usize, lender: usize, open: bool, outcome: PacketOutcome) {
+    /// Sends a lender's answer to what arrived over a connection.
+    pub(crate) fn send_answer(&mut self, kernel: &mut SimKernel, conn: usize, outcome: PacketOutcome) {
+        let SimConnection { lender, open, .. } = self.conns[conn];
         match outcome {
             PacketOutcome::Nothing => (),
             PacketOutcome::Reply(reply) => {
-                let reply = self.perhaps_lie(lender, reply);
-                self.trace_packet(lender, &reply, "answers");
+                let reply = hostile::perhaps_lie(kernel, lender, reply);
+                trace_packet(kernel, lender, &reply, "answers");
                 if reply.first() == Some(&(FrameKind::Missing as u8)) {
-                    self.coverage.hit("holes told");
+                    kernel.hit("holes told");
                 }
                 if open {
-                    self.send(conn, FrameDirection::Down, reply);
+                    self.send(kernel, conn, FrameDirection::Down, reply);
                 }
             }
-            PacketOutcome::Ended if self.profile.links == LinkKind::Stream => self.break_conn(conn),
+            PacketOutcome::Ended if kernel.profile.links == LinkKind::Stream => self.break_conn(kernel, conn),
             // A repeated or early frame is no protocol violation where links reorder.
             PacketOutcome::Ended => (),
             PacketOutcome::Died => {
-                self.coverage.hit("lenders that died while handling a frame");
-                self.lender_died(lender);
+                kernel.hit("lenders that died while handling a frame");
+                self.lender_died(kernel, lender);
             }
         }
     }
 
-    fn trace_packet(&mut self, lender: usize, packet: &[u8], verb: &str) {
-        self.tell(|| match Frame::parse(packet) {
-            Ok(Frame { header, body }) => format!(
-                "lender {lender} {verb} {:?} lsn {} epoch {} mark {:x} stable {} flags {} who {:x} body {}",
-                header.kind,
-                header.lsn,
-                header.epoch,
-                header.mark,
-                header.stable,
-                header.flags,
-                header.sender,
-                body.len()
-            ),
-            Err(error) => format!("lender {lender} {verb} {error}"),
-        });
+    /// Handles the death of a lender's process: its connections end, and it is restarted later.
+    pub(crate) fn lender_died(&mut self, kernel: &mut SimKernel, lender: usize) {
+        kernel.tell(|| format!("lender {lender}'s process dies"));
+        self.break_all(kernel, lender);
+        let delay = Nanos::from_ms(kernel.rng.pick(&[5, 100, 1000, 4000]));
+        kernel.at(delay, WorldEvent::LenderUp { lender });
     }
 
     /// Breaks a connection: some frames on the way still arrive, the rest are lost. The client learns of it
     /// later.
-    pub(crate) fn break_conn(&mut self, conn: usize) {
+    pub(crate) fn break_conn(&mut self, kernel: &mut SimKernel, conn: usize) {
         if !self.conns[conn].open {
             return;
         }
-        self.cut_lanes(conn);
-        let delay = self.latency();
-        self.at(delay, WorldEvent::Closed { conn });
+        self.cut_lanes(kernel, conn);
+        let delay = kernel.link_latency();
+        kernel.at(delay, WorldEvent::Closed { conn });
     }
 
-    pub(crate) fn on_closed(&mut self, conn: usize) {
+    /// Breaks the open connections to a lender.
+    pub(crate) fn break_all(&mut self, kernel: &mut SimKernel, lender: usize) {
+        for conn in self.conns_to(lender) {
+            self.break_conn(kernel, conn);
+        }
+    }
+
+    /// Lets a process learn that a connection is broken. Returns the process and its slot, unless it has
+    /// closed its end.
+    pub(crate) fn closed(
+        &mut self,
+        kernel: &mut SimKernel,
+        lenders: &mut Lenders,
+        conn: usize,
+    ) -> Option<(usize, usize)> {
         let SimConnection {
             process, slot, open, ..
         } = self.conns[conn];
-        if open {
-            self.close_here(conn);
-            self.link_lost(process, slot);
+        if !open {
+            return None;
         }
+        self.close_here(kernel, lenders, conn);
+        Some((process, slot))
     }
 
     /// Closes the client's end, on purpose or because its process died. Frames on the way up may still
     /// arrive.
-    pub(crate) fn close_here(&mut self, conn: usize) {
-        self.cut_lanes(conn);
+    pub(crate) fn close_here(&mut self, kernel: &mut SimKernel, lenders: &mut Lenders, conn: usize) {
+        self.cut_lanes(kernel, conn);
         let SimConnection {
             process,
             slot,
@@ -421,21 +502,26 @@ impl World {
             ..
         } = self.conns[conn];
         self.conns[conn].open = false;
-        if self.processes[process].conns[slot] == Some(conn) {
-            self.processes[process].conns[slot] = None;
-        }
+        self.slots.remove(process, slot, conn);
         if self.conns[conn].up.in_flight == 0 {
-            self.lenders[lender].forget(conn);
+            lenders[lender].forget(conn);
         }
     }
 
-    fn cut_lanes(&mut self, conn: usize) {
-        if self.profile.links == LinkKind::Datagram {
+    /// Closes all connections of a process.
+    pub(crate) fn close_all(&mut self, kernel: &mut SimKernel, lenders: &mut Lenders, process: usize) {
+        for conn in self.slots.conns_of(process) {
+            self.close_here(kernel, lenders, conn);
+        }
+    }
+
+    fn cut_lanes(&mut self, kernel: &mut SimKernel, conn: usize) {
+        if !kernel.is_stream() {
             // Each frame is delivered or lost by itself.
             return;
         }
         for way in [FrameDirection::Up, FrameDirection::Down] {
-            let draw = self.rng.draw();
+            let draw = kernel.rng.draw();
             let lane = self.lane(conn, way);
             let open = lane.sent - lane.arrived;
             lane.cut = lane.cut.min(lane.arrived + draw % (open + 1));
@@ -444,13 +530,26 @@ impl World {
 
     /// Connections whose client end is open and that lead to `lender`.
     pub(crate) fn conns_to(&self, lender: usize) -> Vec<usize> {
-        let open = self
-            .processes
-            .iter()
-            .flat_map(|process| process.conns.iter().flatten());
-        open.copied()
-            .filter(|&conn| self.conns[conn].lender == lender)
-            .collect()
+        let open = self.slots.conns();
+        open.filter(|&conn| self.conns[conn].lender == lender).collect()
+    }
+
+    /// Blocks frames between a host and a lender until a time: upwards, downwards, or both.
+    pub(crate) fn block(&mut self, host: usize, lender: usize, until: Time, ways: &[FrameDirection]) {
+        let blocked = &mut self.blocked[host][lender];
+        for way in ways {
+            match way {
+                FrameDirection::Up => blocked.0 = until,
+                FrameDirection::Down => blocked.1 = until,
+            }
+        }
+    }
+
+    /// Ends all partitions.
+    pub(crate) fn unblock(&mut self) {
+        for blocked in self.blocked.iter_mut().flatten() {
+            *blocked = (Time(0), Time(0));
+        }
     }
 
     fn lane(&mut self, conn: usize, way: FrameDirection) -> &mut FrameLane {
@@ -462,27 +561,40 @@ impl World {
     }
 
     /// Draws the latency of one way between a client and the lender of `conn`.
-    fn latency_of(&mut self, conn: usize) -> Nanos {
-        match self.profile.distant {
+    fn latency_of(&self, kernel: &mut SimKernel, conn: usize) -> Nanos {
+        match kernel.profile.distant {
             Some((lender, (low, high))) if lender == self.conns[conn].lender => {
-                Nanos(self.rng.between(low * 1000, high * 1000))
+                Nanos(kernel.rng.between(low * 1000, high * 1000))
             }
-            _ => self.latency(),
+            _ => kernel.link_latency(),
         }
     }
 
-    fn latency(&mut self) -> Nanos {
-        let (low, high) = self.profile.latency_us;
-        Nanos(self.rng.between(low * 1000, high * 1000))
-    }
-
-    /// Until when frames between a process's host and a lender do not pass.
-    fn blocked(&self, process: usize, lender: usize, way: FrameDirection) -> Time {
-        let host = self.processes[process].host;
+    /// Until when frames of a connection do not pass in one direction.
+    fn blocked_until(&self, conn: usize, way: FrameDirection) -> Time {
+        let SimConnection { host, lender, .. } = self.conns[conn];
         let blocked = &self.blocked[host][lender];
         match way {
             FrameDirection::Up => blocked.0,
             FrameDirection::Down => blocked.1,
         }
     }
+}
+
+/// Traces a frame that a lender gets or sends.
+pub(crate) fn trace_packet(kernel: &mut SimKernel, lender: usize, packet: &[u8], verb: &str) {
+    kernel.tell(|| match Frame::parse(packet) {
+        Ok(Frame { header, body }) => format!(
+            "lender {lender} {verb} {:?} lsn {} epoch {} mark {:x} stable {} flags {} who {:x} body {}",
+            header.kind,
+            header.lsn,
+            header.epoch,
+            header.mark,
+            header.stable,
+            header.flags,
+            header.sender,
+            body.len()
+        ),
+        Err(error) => format!("lender {lender} {verb} {error}"),
+    });
 }

@@ -4,22 +4,14 @@
 //! A message is stored on its disk before it counts or is answered. If the server dies before that, the
 //! message is sent again. Once it has stored that the node is being fenced it stores nothing more of it.
 
-use netram_proto::id::Lsn;
-use netram_proto::journal::{ServerAck, View};
+use netram_proto::id::{Epoch, Lsn};
+use netram_proto::journal::{JournalWriter, ServerAck, View};
 use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::ChainPoint;
 
-use crate::process::ServingState;
-use crate::world::{World, WorldEvent};
-
-/// A node's message to its server.
-#[derive(Clone, Debug)]
-pub(crate) enum NodeMessage {
-    /// The journal's view that is to count.
-    View(Box<View>),
-    /// The end of the appended records; the bytes themselves are left out.
-    Tail(ChainPoint),
-}
+use crate::event::{NodeMessage, WorldEvent};
+use crate::history::JournalHistory;
+use crate::kernel::SimKernel;
 
 /// The server of a region.
 #[derive(Debug)]
@@ -28,7 +20,7 @@ pub(crate) struct SimServer {
     boot: u32,
     up: bool,
     /// Until this time it can neither be reached nor heard.
-    pub(crate) away_until: Time,
+    away_until: Time,
     /// End of the merged records, durable on its disk.
     pub(crate) merged_end: ChainPoint,
     /// The newest view of the node's journal, durable on its disk.
@@ -77,6 +69,89 @@ impl SimServer {
         self.merged_end = start;
         self.view = view;
     }
+
+    /// Epoch with which it fences the node.
+    pub(crate) fn fence(&self) -> Epoch {
+        let (epoch, _) = self.view.fence();
+        epoch
+    }
+
+    /// Handles the arrival of a message. It is stored before it has any effect.
+    pub(crate) fn on_message(
+        &mut self,
+        kernel: &mut SimKernel,
+        process: usize,
+        boot: u32,
+        word: NodeMessage,
+    ) {
+        let store = kernel.disk_time();
+        if self.boot != boot || !self.up {
+            return;
+        }
+        if self.has_fenced || self.node != Some(process) {
+            let delay = kernel.service_latency();
+            return kernel.at(delay, WorldEvent::NodeFenced { process });
+        }
+        let at = (kernel.now() + store).max(self.stored_last);
+        self.stored_last = at;
+        kernel.push(at, WorldEvent::ServerStores { process, boot, word });
+    }
+
+    /// Handles a message that is stored on its disk.
+    pub(crate) fn on_stored(&mut self, kernel: &mut SimKernel, process: usize, boot: u32, word: NodeMessage) {
+        if self.boot != boot || !self.up || self.has_fenced || self.node != Some(process) {
+            return;
+        }
+        match word {
+            NodeMessage::View(view) if view.version > self.view.version => self.view = *view,
+            NodeMessage::Tail(end) if end.lsn > self.merged_end.lsn => self.merged_end = end,
+            NodeMessage::View(_) | NodeMessage::Tail(_) => (),
+        }
+        let said = ServerAck {
+            end: self.merged_end,
+            version: self.view.version,
+        };
+        kernel.hit("shared: words of the server");
+        // Not in order: an earlier message may arrive later.
+        let delay = kernel.service_latency();
+        kernel.at(delay, WorldEvent::ServerAck { process, said });
+    }
+
+    /// Keeps it away for a while, or kills and restarts it.
+    pub(crate) fn disturb(&mut self, kernel: &mut SimKernel) {
+        let until = kernel.now() + Nanos::from_ms(kernel.rng.pick(&[5, 200, 2000, 12_000]));
+        let dies = kernel.rng.chance(500);
+        if !self.up {
+            return;
+        }
+        if dies {
+            self.up = false;
+            self.boot += 1;
+            kernel.hit("shared: deaths of the server");
+            kernel.tell(|| String::from("the server dies"));
+            kernel.push(until, WorldEvent::ServerStarts);
+        } else {
+            self.away_until = until;
+            kernel.hit("shared: absences of the server");
+            kernel.tell(|| String::from("the server is away"));
+        }
+    }
+
+    /// Starts its process.
+    pub(crate) fn start(&mut self) {
+        self.up = true;
+    }
+
+    /// Time until which no message passes between it and its node.
+    pub(crate) fn away(&self, now: Time) -> Option<Time> {
+        (self.away_until > now).then_some(self.away_until)
+    }
+
+    /// Ends all its faults.
+    pub(crate) fn heal(&mut self) {
+        self.away_until = Time(0);
+        self.up = true;
+    }
 }
 
 impl SimServerLink {
@@ -84,154 +159,47 @@ impl SimServerLink {
     pub(crate) fn on_view(&mut self, view: View) {
         self.newest = Some(view);
     }
-}
 
-impl World {
     /// Tells the server the news: views at once, records when they are acknowledged or only the server can
     /// acknowledge them.
-    pub(crate) fn pump_server(&mut self, process: usize, serving: &mut ServingState) {
-        let (Some(server), Some(link)) = (&self.server, &mut serving.server) else {
-            return;
-        };
+    pub(crate) fn pump(
+        &mut self,
+        kernel: &mut SimKernel,
+        server: &SimServer,
+        process: usize,
+        writer: &JournalWriter,
+        history: &JournalHistory,
+    ) {
         if !server.up || server.node != Some(process) {
             return;
         }
-        let kept = serving.writer.server_ack().unwrap_or_default();
-        if link.boot != server.boot {
-            (link.boot, link.told_version, link.told_end) = (server.boot, kept.version, kept.end.lsn);
+        let kept = writer.server_ack().unwrap_or_default();
+        if self.boot != server.boot {
+            (self.boot, self.told_version, self.told_end) = (server.boot, kept.version, kept.end.lsn);
         }
         let mut words = Vec::new();
-        if let Some(view) = &link.newest
-            && view.version > link.told_version
+        if let Some(view) = &self.newest
+            && view.version > self.told_version
         {
-            link.told_version = view.version;
+            self.told_version = view.version;
             words.push(NodeMessage::View(Box::new(view.clone())));
         }
-        let alone = !serving.writer.counting() || serving.writer.view_for_server().is_some();
+        let alone = !writer.counting() || writer.view_for_server().is_some();
         let upto = match alone {
-            true => serving.writer.tail(),
-            false => serving.writer.acked(),
+            true => writer.tail(),
+            false => writer.acked(),
         };
-        let host = self.processes[process].host;
-        if upto > link.told_end
-            && let Some(end) = self.hosts[host].history.link_at(upto)
+        if upto > self.told_end
+            && let Some(end) = history.link_at(upto)
         {
-            link.told_end = upto;
+            self.told_end = upto;
             words.push(NodeMessage::Tail(end));
         }
         for word in words {
-            let at = (self.now + self.server_latency()).max(link.last_up);
-            link.last_up = at;
-            let boot = link.boot;
-            self.queue
-                .push(at, WorldEvent::ServerMessage { process, boot, word });
+            let at = (kernel.now() + kernel.service_latency()).max(self.last_up);
+            self.last_up = at;
+            let boot = self.boot;
+            kernel.push(at, WorldEvent::ServerMessage { process, boot, word });
         }
-    }
-
-    /// Handles the arrival of a message. It is stored before it has any effect.
-    pub(crate) fn on_server_message(&mut self, process: usize, boot: u32, word: NodeMessage) {
-        let store = self.disk_time();
-        let now = self.now;
-        let Some(server) = &mut self.server else { return };
-        if server.boot != boot || !server.up {
-            return;
-        }
-        if server.has_fenced || server.node != Some(process) {
-            return self.send_fenced(process);
-        }
-        let at = (now + store).max(server.stored_last);
-        server.stored_last = at;
-        self.queue
-            .push(at, WorldEvent::ServerStores { process, boot, word });
-    }
-
-    /// Handles a message that is stored on its disk.
-    pub(crate) fn on_server_stores(&mut self, process: usize, boot: u32, word: NodeMessage) {
-        let Some(server) = &mut self.server else { return };
-        if server.boot != boot || !server.up || server.has_fenced || server.node != Some(process) {
-            return;
-        }
-        match word {
-            NodeMessage::View(view) if view.version > server.view.version => server.view = *view,
-            NodeMessage::Tail(end) if end.lsn > server.merged_end.lsn => server.merged_end = end,
-            NodeMessage::View(_) | NodeMessage::Tail(_) => (),
-        }
-        let said = ServerAck {
-            end: server.merged_end,
-            version: server.view.version,
-        };
-        self.coverage.hit("shared: words of the server");
-        // Not in order: an earlier message may arrive later.
-        let delay = self.server_latency();
-        self.at(delay, WorldEvent::ServerAck { process, said });
-    }
-
-    pub(crate) fn on_server_ack(&mut self, process: usize, said: ServerAck) {
-        let now = self.now;
-        self.with_serving(process, |_, serving| serving.writer.on_server_ack(said, now));
-        self.settle(process);
-    }
-
-    /// Tells the node's process that the server has given the node up.
-    fn send_fenced(&mut self, process: usize) {
-        let delay = self.server_latency();
-        self.at(delay, WorldEvent::NodeFenced { process });
-    }
-
-    pub(crate) fn on_node_fenced(&mut self, process: usize) {
-        let Some(server) = &self.server else { return };
-        let (seen, _) = server.view.fence();
-        self.with_serving(process, |_, serving| serving.writer.on_replica_fenced(seen));
-        self.settle(process);
-    }
-
-    /// Keeps the server away for a while, or kills and restarts it.
-    pub(crate) fn disturb_server(&mut self) {
-        let until = self.now + Nanos::from_ms(self.rng.pick(&[5, 200, 2000, 12_000]));
-        let dies = self.rng.chance(500);
-        let Some(server) = &mut self.server else { return };
-        if !server.up {
-            return;
-        }
-        if dies {
-            server.up = false;
-            server.boot += 1;
-            self.coverage.hit("shared: deaths of the server");
-            self.tell(|| String::from("the server dies"));
-            self.queue.push(until, WorldEvent::ServerStarts);
-        } else {
-            server.away_until = until;
-            self.coverage.hit("shared: absences of the server");
-            self.tell(|| String::from("the server is away"));
-        }
-    }
-
-    pub(crate) fn on_server_starts(&mut self) {
-        if let Some(server) = &mut self.server {
-            server.up = true;
-        }
-        self.tell(|| String::from("the server is up"));
-        let serving: Vec<usize> = (0..self.processes.len())
-            .filter(|&process| self.alive(process))
-            .collect();
-        serving.into_iter().for_each(|process| self.settle(process));
-    }
-
-    /// Time until which no message passes between the server and its node, if there is one.
-    pub(crate) fn server_away(&self) -> Option<Time> {
-        let until = self.server.as_ref()?.away_until;
-        (until > self.now).then_some(until)
-    }
-
-    pub(crate) fn heal_server(&mut self) {
-        if let Some(server) = &mut self.server {
-            server.away_until = Time(0);
-            server.up = true;
-        }
-    }
-
-    fn server_latency(&mut self) -> Nanos {
-        let (low, high) = self.profile.latency_us;
-        Nanos::from_us(self.rng.between(low, high))
     }
 }

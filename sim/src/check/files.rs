@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::fail;
+use super::violation::fail;
 
 /// Page size in bytes. Programs that write whole pages of this size rely on never finding a torn one.
 pub const PAGE: usize = 4096;

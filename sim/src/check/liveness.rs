@@ -2,19 +2,22 @@
 //! view grows back to its wanted size.
 
 use netram_proto::journal::RecoveryError;
+use netram_proto::time::Nanos;
 
-use super::{fail, rule01};
-use crate::process::{OpenFailure, WAIT_MAX};
+use super::rule01;
+use super::violation::fail;
+use crate::process::OpenFailure;
 use crate::world::World;
 
+/// Time after which a program gives up waiting.
+pub(crate) const WAIT_MAX: Nanos = Nanos::from_ms(30_000);
 /// Maximum number of calls that a program makes without an event between them. One that makes more would loop
 /// for ever.
 const CALLS_MAX: u32 = 1_000_000;
 
 /// A program asked the log for its state.
 pub(crate) fn called(world: &mut World) {
-    world.calls += 1;
-    if world.calls > CALLS_MAX {
+    if world.kernel.count_call() > CALLS_MAX {
         fail(
             0,
             String::from("a program asks and asks, and lets nothing happen"),
@@ -24,7 +27,7 @@ pub(crate) fn called(world: &mut World) {
 
 /// Fails the run: a program has waited as long as it will. Only a failed disk excuses that.
 pub(crate) fn waited(world: &World, process: usize) {
-    let Some(serving) = world.serving(process) else {
+    let Some(serving) = world.processes.serving(process) else {
         return;
     };
     if serving.poisoned.is_none() && serving.writer.fenced().is_none() {
@@ -40,10 +43,10 @@ pub(crate) fn waited(world: &World, process: usize) {
 
 /// Checks that after healing the view has the wanted size, or all lenders if there are fewer.
 pub(crate) fn grown_back(world: &World, process: usize) {
-    let Some(serving) = world.serving(process) else {
+    let Some(serving) = world.processes.serving(process) else {
         return;
     };
-    let wanted = world.profile.members_possible();
+    let wanted = world.kernel.profile.members_possible();
     let have = serving.writer.view().len();
     if have < wanted {
         fail(
@@ -65,7 +68,7 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
             // more members, or name fewer of those that have everything (seed 6093678).
             let found = &world.hosts[host].cached_view;
             let intact = rule01::intact(world, view).min(rule01::intact(world, found));
-            if intact >= view.answers().max(*needed) && !world.has_liars() {
+            if intact >= view.answers().max(*needed) && !world.lenders.has_liars() {
                 fail(
                     5,
                     format!(
@@ -76,7 +79,7 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
                     ),
                 );
             }
-            if world.profile.within_budget && !world.has_liars() && world.hosts.len() == 1 {
+            if world.kernel.profile.within_budget && !world.lenders.has_liars() && world.hosts.len() == 1 {
                 fail(
                     5,
                     String::from("recovery refused although no more was lost than the rule allows"),
@@ -84,11 +87,12 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
             }
         }
         OpenFailure::Corrupt { at } => {
-            if !world.hosts[host].damaged && !world.has_liars() && world.hosts.len() == 1 {
+            if !world.hosts[host].damaged && !world.lenders.has_liars() && world.hosts.len() == 1 {
                 fail(8, format!("recovery calls the log damaged at {at}; nothing was"));
             }
         }
-        OpenFailure::Refused(RecoveryError::Fenced { .. }) if world.hosts.len() > 1 || world.has_liars() => {}
+        OpenFailure::Refused(RecoveryError::Fenced { .. })
+            if world.hosts.len() > 1 || world.lenders.has_liars() => {}
         OpenFailure::Crashed => (),
         other => fail(
             0,
@@ -99,7 +103,7 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
 
 /// With everything healed and loss accepted, a journal opens.
 pub(crate) fn refused_loss(world: &World, host: usize, failure: &OpenFailure) {
-    let excused = world.has_liars() || world.hosts.len() > 1 || world.hosts[host].damaged;
+    let excused = world.lenders.has_liars() || world.hosts.len() > 1 || world.hosts[host].damaged;
     if *failure != OpenFailure::Crashed && !excused {
         fail(
             0,
@@ -110,15 +114,15 @@ pub(crate) fn refused_loss(world: &World, host: usize, failure: &OpenFailure) {
 
 /// Checks that a first writer that still runs has learnt that it was fenced.
 pub(crate) fn fenced(world: &mut World, first: usize, copy: usize) {
-    let overtaken = world.hosts[copy].copied_from.is_none() && world.living(copy).is_some();
-    let Some(serving) = world.serving(first) else {
+    let overtaken = world.hosts[copy].copied_from.is_none() && world.processes.living(copy).is_some();
+    let Some(serving) = world.processes.serving(first) else {
         return;
     };
-    if overtaken && serving.writer.fenced().is_none() && !world.has_liars() {
+    if overtaken && serving.writer.fenced().is_none() && !world.lenders.has_liars() {
         fail(
             4,
             String::from("the first writer goes on and has not learnt that it was overtaken"),
         );
     }
-    world.coverage.hit("first writers that learnt their fate");
+    world.kernel.hit("first writers that learnt their fate");
 }

@@ -6,6 +6,7 @@
 
 pub mod files;
 pub mod liveness;
+mod member;
 pub mod multicast;
 pub mod rule01;
 pub mod rule02;
@@ -26,26 +27,13 @@ pub mod rule19;
 pub mod rule20;
 pub mod rule23;
 pub mod rvm;
+pub mod violation;
 
-pub use rule02::MemberObserver;
+pub use violation::RuleViolation;
+pub(crate) use violation::fail;
 
 use crate::process::ServingState;
 use crate::world::World;
-
-/// A rule that a run broke.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RuleViolation {
-    /// The rule's number; zero stands for liveness.
-    pub rule: u8,
-    /// Observation that contradicts the rule, for the report.
-    pub what: String,
-}
-
-/// Ends the run because `rule` is broken.
-pub(crate) fn fail(rule: u8, what: String) -> ! {
-    // This unwinds without the panic hook; the runner prints the violation.
-    std::panic::resume_unwind(Box::new(RuleViolation { rule, what }))
-}
 
 /// Runs the checks that follow every event of a serving process.
 pub(crate) fn after_event(world: &mut World, process: usize, serving: &mut ServingState) {
@@ -57,16 +45,16 @@ pub(crate) fn after_event(world: &mut World, process: usize, serving: &mut Servi
         rule01::acked(world, process, acked);
         rule04::acked(world, process, acked);
         rule13::acked(world, process, acked);
-        world.trace.mark(world.now, 7, acked.0);
+        world.kernel.mark(7, acked.0);
         let history = &mut world.hosts[host].history;
         let records = history.ends_between(history.acked.plus(1), acked).len();
         history.acked = acked;
         if acked > history.durable {
             history.acked_by_members = acked;
             if serving.writer.replica_ack().is_some() {
-                world.acked_in_service = acked;
+                world.data.note_acked(acked);
             }
         }
-        world.coverage.add("records acknowledged", records as u64);
+        world.kernel.add("records acknowledged", records as u64);
     }
 }

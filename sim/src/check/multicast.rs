@@ -3,7 +3,7 @@
 
 use netram_proto::journal::MulticastStats;
 
-use super::fail;
+use super::violation::fail;
 use crate::world::World;
 
 /// Over links without loss, at most one multicast byte in this many is sent again. The rest would be a timing
@@ -15,6 +15,7 @@ const AGAIN_BYTES: u64 = 4096;
 /// Multicast statistics of the serving writer.
 pub(crate) fn stats(world: &World, process: usize) -> MulticastStats {
     world
+        .processes
         .serving(process)
         .map(|serving| serving.writer.multicast_stats())
         .unwrap_or_default()
@@ -22,7 +23,7 @@ pub(crate) fn stats(world: &World, process: usize) -> MulticastStats {
 
 /// Checks that every lender listens.
 pub(crate) fn all_listen(world: &World, process: usize) {
-    let Some(serving) = world.serving(process) else {
+    let Some(serving) = world.processes.serving(process) else {
         return;
     };
     let (listeners, all) = (serving.writer.listeners(), world.lenders.len());

@@ -5,8 +5,9 @@ use netram_proto::id::Lsn;
 use netram_proto::journal::{View, ViewMember};
 use netram_proto::member::MemberState;
 
-use super::fail;
-use crate::world::{ClientHost, World};
+use super::violation::fail;
+use crate::hosts::ClientHost;
+use crate::world::World;
 
 /// Checks an acknowledgement of everything below `upto`.
 pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
@@ -40,13 +41,13 @@ pub(crate) fn held(world: &World, host: &ClientHost, view: &View, upto: Lsn) -> 
         .filter(|member| holds(world, host, member, from, upto))
         .count();
     let copies = view.rule.copies(view.members.len());
-    let demanded = copies.max(world.profile.min).max(1);
+    let demanded = copies.max(world.kernel.profile.min).max(1);
     // A lying lender may have claimed any domain.
     let here = |member: &&ViewMember| {
-        let index = world.lender_of(member);
-        world.lenders[index].domain == "d0" && !world.is_untrusted(index)
+        let index = world.lenders.lender_of(member);
+        world.lenders[index].domain == "d0" && !world.lenders.is_untrusted(index)
     };
-    let apart = world.profile.one_domain || view.members.iter().filter(here).count() < copies;
+    let apart = world.kernel.profile.one_domain || view.members.iter().filter(here).count() < copies;
     if view.counting && apart && view.members.len() >= demanded && holders >= copies && copies > 0 {
         return Ok(());
     }
@@ -62,8 +63,8 @@ pub(crate) fn held(world: &World, host: &ClientHost, view: &View, upto: Lsn) -> 
 /// Whether a member's memory really has the bytes from `from` to `upto`. A liar counts as having whatever it
 /// claims.
 fn holds(world: &World, host: &ClientHost, member: &ViewMember, from: Lsn, upto: Lsn) -> bool {
-    let index = world.lender_of(member);
-    if world.is_untrusted(index) {
+    let index = world.lenders.lender_of(member);
+    if world.lenders.is_untrusted(index) {
         return true;
     }
     let lender = &world.lenders[index];
@@ -84,7 +85,7 @@ fn holds(world: &World, host: &ClientHost, member: &ViewMember, from: Lsn, upto:
 /// Number of members of `view` whose memory is still the one that the view names.
 pub(crate) fn intact(world: &World, view: &View) -> usize {
     let alive = |member: &&ViewMember| {
-        let lender = &world.lenders[world.lender_of(member)];
+        let lender = world.lenders.member(member);
         let state = lender.state();
         lender.incarnation == member.incarnation && state.joined && as_joined(member, &state)
     };

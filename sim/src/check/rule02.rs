@@ -8,8 +8,9 @@ use netram_proto::member::{MemberReply, MemberState, Window};
 use netram_proto::planted::FaultSwitch;
 use netram_proto::wire::{ChainPoint, CrcSeed, Flag, Frame, FrameKind, ScanStep, scan_step};
 
-use super::{fail, rule04, rule10, rule11};
-use crate::lender::SimLender;
+use super::violation::fail;
+use super::{member, rule11};
+use crate::window_ring::WindowRing;
 
 /// State that the oracle keeps for one member: the bytes that it has verified, and the writers' declarations.
 #[derive(Clone, Debug, Default)]
@@ -26,18 +27,17 @@ impl MemberObserver {
     /// Checks a member after it handled `frame`, before it answers `reply`.
     pub fn after_frame(
         &mut self,
-        lender: &SimLender,
-        before: &MemberState,
+        window: &WindowRing,
+        (before, after): (&MemberState, &MemberState),
         frame: &Frame<'_>,
         reply: &MemberReply,
         seed: CrcSeed,
     ) {
-        let after = lender.state();
-        rule04::member(before, &after, frame);
-        rule04::fence_holds(&mut self.fenced, &after, frame, reply);
-        rule11::read_within_window(&after, reply);
-        self.follow(before, &after, frame);
-        rule10::member(&after, lender.window.capacity(), self.declared);
+        member::obeys_its_writer(before, after, frame);
+        member::fence_holds(&mut self.fenced, after, frame, reply);
+        rule11::read_within_window(after, reply);
+        self.follow(before, after, frame);
+        member::bounded(after, window.capacity(), self.declared);
         let header = reply.header();
         let claims = match header.kind {
             FrameKind::Ack | FrameKind::Pong => after.joined,
@@ -45,7 +45,7 @@ impl MemberObserver {
             _ => false,
         };
         if claims {
-            self.walk(lender, header.lsn, seed);
+            self.walk(window, after.joined, header.lsn, seed);
         }
     }
 
@@ -77,12 +77,12 @@ impl MemberObserver {
     }
 
     /// Verifies the bytes from the end of the last walk to `claimed`.
-    fn walk(&mut self, lender: &SimLender, claimed: Lsn, seed: CrcSeed) {
+    fn walk(&mut self, window: &WindowRing, joined: bool, claimed: Lsn, seed: CrcSeed) {
         while self.walked.lsn < claimed {
             let at = self.walked.lsn;
-            let there = claimed.since(at).min(lender.window.capacity()) as usize;
-            let length = lender
-                .window_bytes(at, there.min(40))
+            let there = claimed.since(at).min(window.capacity()) as usize;
+            let length = window
+                .copy(at, there.min(40))
                 .and_then(
                     |front| match scan_step(&front, self.walked, seed, FaultSwitch::NONE) {
                         ScanStep::Incomplete(length) => Some(length),
@@ -91,7 +91,7 @@ impl MemberObserver {
                     },
                 )
                 .filter(|&length| length <= there);
-            let record = length.and_then(|length| lender.window_bytes(at, length));
+            let record = length.and_then(|length| window.copy(at, length));
             match record
                 .as_deref()
                 .map(|record| scan_step(record, self.walked, seed, FaultSwitch::NONE))
@@ -103,7 +103,7 @@ impl MemberObserver {
                 ),
             }
         }
-        if claimed < self.walked.lsn && lender.state().joined {
+        if claimed < self.walked.lsn && joined {
             fail(
                 2,
                 format!("a member that held {} now claims {claimed}", self.walked.lsn),

@@ -3,7 +3,8 @@
 
 use netram_proto::journal::View;
 
-use super::{fail, rule01, rule16, rule19};
+use super::violation::fail;
+use super::{rule01, rule16, rule19};
 use crate::world::World;
 
 /// Checks `view` after its store has succeeded.
@@ -33,7 +34,13 @@ pub(crate) fn stored(world: &mut World, process: usize, view: &View) {
             ),
         );
     }
-    let few = view.members.len() < world.profile.min.max(view.rule.copies(view.members.len())).max(1);
+    let few = view.members.len()
+        < world
+            .kernel
+            .profile
+            .min
+            .max(view.rule.copies(view.members.len()))
+            .max(1);
     if view.counting && few {
         fail(
             3,

@@ -2,57 +2,13 @@
 //! sends nothing; and once a newer epoch has recovered, the older one acknowledges nothing that the newer one
 //! lacks.
 
-use netram_proto::id::{Epoch, Lsn};
-use netram_proto::member::{MemberReply, MemberState};
-use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind};
+use netram_proto::id::Lsn;
+use netram_proto::wire::{Flag, FrameHeader, FrameKind};
 
-use super::fail;
+use super::violation::fail;
+use crate::hosts::NewerEpoch;
 use crate::process::ServingState;
-use crate::world::{NewerEpoch, World};
-
-/// Checks a frame that a member handled: if its sender is not the writer that fenced the member, the member
-/// may not have changed.
-pub(crate) fn member(before: &MemberState, after: &MemberState, frame: &Frame<'_>) {
-    let stranger = frame.header.epoch < before.epoch
-        || frame.header.epoch == before.epoch && frame.header.sender != before.writer.0;
-    if stranger && before != after {
-        fail(
-            4,
-            format!(
-                "a member sealed by epoch {} obeyed a {:?} of epoch {}",
-                before.epoch, frame.header.kind, frame.header.epoch
-            ),
-        );
-    }
-    if after.epoch < before.epoch {
-        fail(
-            4,
-            format!("a member forgot epoch {} for {}", before.epoch, after.epoch),
-        );
-    }
-}
-
-/// Checks that a fence holds. A lender may forget a fence only after the writer that set it has declared the
-/// journal over or closed.
-pub(crate) fn fence_holds(sealed: &mut Epoch, after: &MemberState, frame: &Frame<'_>, reply: &MemberReply) {
-    if after.epoch < *sealed {
-        fail(
-            4,
-            format!(
-                "a lender forgot the seal of epoch {sealed} and obeys {}",
-                after.epoch
-            ),
-        );
-    }
-    let over = frame.header.flags & (Flag::ENDED | Flag::CLOSED_CLEAN) != 0;
-    match reply.header().kind {
-        // The writer that ended the journal may fence it again because the answer was lost; the journal is
-        // over all the same.
-        FrameKind::Fenced if !after.ended && !after.closed => *sealed = after.epoch,
-        FrameKind::LeaveAck if over && !after.joined => *sealed = Epoch(0),
-        _ => (),
-    }
-}
+use crate::world::World;
 
 /// Checks that a fenced writer acknowledges nothing more.
 pub(crate) fn fenced(world: &mut World, serving: &mut ServingState) {
@@ -62,7 +18,7 @@ pub(crate) fn fenced(world: &mut World, serving: &mut ServingState) {
     let acked = serving.writer.acked();
     match serving.acked_at_fence {
         None => {
-            world.coverage.hit("writers fenced");
+            world.kernel.hit("writers fenced");
             serving.acked_at_fence = Some(acked);
         }
         Some(before) if acked > before => fail(
@@ -116,39 +72,5 @@ pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
                 "process {process} acknowledged {upto} by members; the newer epoch's log forked at {fork}"
             ),
         );
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use netram_proto::id::{Incarnation, JournalId, WriterId};
-    use netram_proto::member::Member;
-
-    use super::*;
-    use crate::lender::WindowRing;
-
-    /// A fence repeated after the journal's end was counted as one that must hold. The oracle then reported a
-    /// broken rule when the lender had reused the slot for another journal (seed 3033957).
-    #[test]
-    fn a_fence_repeated_after_the_end_need_not_hold() {
-        let mut member = Member::new(JournalId(7), Incarnation(1));
-        let mut sealed = Epoch(0);
-        let mut window = WindowRing::default();
-        for (kind, flags, holds) in [
-            (FrameKind::Fence, 0, Epoch(3)),
-            (FrameKind::Leave, Flag::ENDED, Epoch(0)),
-            (FrameKind::Fence, 0, Epoch(0)),
-        ] {
-            let header = FrameHeader {
-                flags,
-                epoch: Epoch(3),
-                sender: WriterId(5).0,
-                ..FrameHeader::new(kind)
-            };
-            let frame = Frame { header, body: &[] };
-            let reply = member.handle(&frame, &mut window);
-            fence_holds(&mut sealed, member.state(), &frame, &reply);
-            assert_eq!(sealed, holds, "{kind:?}");
-        }
     }
 }

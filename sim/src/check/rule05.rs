@@ -7,7 +7,8 @@ use netram_proto::id::Lsn;
 use netram_proto::journal::{PeerAnswer, PeerWindow, View};
 use netram_proto::wire::ChainPoint;
 
-use super::{fail, rule06, rule16};
+use super::violation::fail;
+use super::{rule06, rule16};
 use crate::world::World;
 
 /// Checks the answers that recovery takes as sufficient.
@@ -37,16 +38,16 @@ pub(crate) fn answered(
     }
     for (index, window) in complete.into_iter().zip(windows) {
         let member = &view.members[index];
-        let number = world.lender_of(member);
+        let number = world.lenders.lender_of(member);
         let lender = &world.lenders[number];
-        if world.is_untrusted(number) {
+        if world.lenders.is_untrusted(number) {
             continue;
         }
         let state = lender.state();
         if lender.incarnation != member.incarnation {
             // The member may have lost its memory after it was read. If it lost it before, it could not have
             // answered.
-            if !world.lost_since(number, process) {
+            if !world.lenders.has_lost_recently(number, world.kernel.now()) {
                 fail(
                     5,
                     format!("lender {number} counts as an answer with the memory of another life"),
@@ -81,7 +82,10 @@ pub(crate) fn recovered(
 ) {
     let host = world.processes[process].host;
     rule06::genuine(world, host, head, end);
-    let (acked, promised) = (world.hosts[host].history.acked, world.promised_to_copy(host));
+    let (acked, promised) = (
+        world.hosts[host].history.acked,
+        world.hosts.promised_to_copy(host),
+    );
     // A node's own disk may lack the records that the region's server keeps. Above those the members have
     // everything.
     let elsewhere = world
@@ -89,7 +93,7 @@ pub(crate) fn recovered(
         .as_ref()
         .is_some_and(|server| acked <= server.merged_end.lsn);
     let must = if elsewhere { Lsn(0) } else { acked.max(promised) };
-    let decidable = world.profile.hostile.is_none();
+    let decidable = world.kernel.profile.hostile.is_none();
     if end.lsn < must && !accept_loss && decidable {
         fail(
             5,
@@ -100,16 +104,18 @@ pub(crate) fn recovered(
         );
     }
     if end.lsn < must {
-        world.coverage.hit("losses that were accepted");
+        world.kernel.hit("losses that were accepted");
     }
-    world.adopt(host, end, head.lsn, accept_loss);
+    let replicated = world.data.exists();
+    let World { kernel, hosts, .. } = world;
+    hosts.adopt(kernel, host, (end, head.lsn), (accept_loss, replicated));
     on_platter(world, host, head.lsn, end.lsn);
 }
 
 /// Checks that everything recovered is on the platter before anything is served.
 fn on_platter(world: &mut World, host: usize, head: Lsn, end: Lsn) {
     let from = head;
-    if let Some(at) = world.platter_lacks(host, from, end) {
+    if let Some(at) = world.hosts.platter_lacks(host, from, end) {
         fail(
             5,
             format!("the journal serves from {from} to {end}, and the platter has something else at {at}"),

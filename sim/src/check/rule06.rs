@@ -2,16 +2,15 @@
 //! bytes are no part of the log.
 
 use netram_proto::id::Lsn;
-use netram_proto::limit::SLOT_BYTES;
 use netram_proto::port::LogError;
 use netram_proto::wire::ChainPoint;
 
-use super::fail;
+use super::violation::fail;
 use crate::world::World;
 
 /// Compares the recovered log, as a reader would see it, with what was truly appended.
 pub(crate) fn genuine(world: &World, host: usize, head: ChainPoint, end: ChainPoint) {
-    let history = world.truth(host, end);
+    let history = world.hosts.truth(host, end);
     if end.lsn > history.tail() {
         fail(
             7,
@@ -28,7 +27,7 @@ pub(crate) fn genuine(world: &World, host: usize, head: ChainPoint, end: ChainPo
             format!("recovery ended at {}, where no record of this log ends", end.lsn),
         );
     }
-    let found = world.log_bytes(host, head.lsn, end.lsn, false);
+    let found = world.hosts.log_bytes(host, head.lsn, end.lsn, false);
     let wanted = history.bytes(head.lsn, end.lsn);
     if let Some(at) = found
         .iter()
@@ -43,21 +42,6 @@ pub(crate) fn genuine(world: &World, host: usize, head: ChainPoint, end: ChainPo
             ),
         );
     }
-}
-
-/// The offset of the data area in a log file.
-pub(crate) const DATA_OFFSET: usize = 2 * SLOT_BYTES;
-
-/// Copies the log's bytes from `from` to `to` out of a file image.
-pub(crate) fn image_bytes(image: &[u8], from: Lsn, to: Lsn) -> Vec<u8> {
-    let data = &image[DATA_OFFSET..];
-    let length = to.since(from) as usize;
-    let start = (from.0 % data.len() as u64) as usize;
-    let first = length.min(data.len() - start);
-    let mut out = Vec::with_capacity(length);
-    out.extend_from_slice(&data[start..start + first]);
-    out.extend_from_slice(&data[..length - first]);
-    out
 }
 
 /// Fails the run: a program read bytes that were never appended there.

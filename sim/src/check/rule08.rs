@@ -4,7 +4,7 @@
 
 use netram_proto::id::Lsn;
 
-use super::fail;
+use super::violation::fail;
 use crate::world::World;
 
 /// A wait returned without error.

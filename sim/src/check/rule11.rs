@@ -3,7 +3,7 @@
 
 use netram_proto::member::{MemberReply, MemberState};
 
-use super::fail;
+use super::violation::fail;
 
 /// Checks that a member answers a read with bytes of its window only.
 pub(crate) fn read_within_window(state: &MemberState, reply: &MemberReply) {

@@ -6,7 +6,8 @@ use netram_proto::id::Lsn;
 use netram_proto::journal::ViewMember;
 use netram_proto::wire::ChainPoint;
 
-use super::{fail, rule01};
+use super::rule01;
+use super::violation::fail;
 use crate::world::World;
 
 /// Checks an acknowledgement of everything below `upto` in a shared journal.
@@ -80,12 +81,12 @@ pub(crate) fn refused(world: &World) {
 
 /// Checks that, with everything healed, the node that was given up has learnt it.
 pub(crate) fn learnt(world: &mut World, process: usize) {
-    let (Some(serving), Some(server)) = (world.serving(process), &world.server) else {
+    let (Some(serving), Some(server)) = (world.processes.serving(process), &world.server) else {
         return;
     };
     // A member that lost its memory since lost its fence too and cannot report it.
     let (seal, _) = server.view.fence();
-    let sealed = |member: &ViewMember| world.lenders[world.lender_of(member)].state().epoch >= seal;
+    let sealed = |member: &ViewMember| world.lenders.member(member).state().epoch >= seal;
     if !server.view.members.iter().any(sealed) {
         return;
     }
@@ -95,5 +96,5 @@ pub(crate) fn learnt(world: &mut World, process: usize) {
             String::from("a node that was fenced goes on and has not learnt it"),
         );
     }
-    world.coverage.hit("shared: fenced nodes that learnt it");
+    world.kernel.hit("shared: fenced nodes that learnt it");
 }

@@ -5,13 +5,13 @@
 use netram_proto::journal::{View, ViewMember};
 use netram_proto::member::MemberState;
 
-use super::fail;
+use super::violation::fail;
 use crate::lender::SimLender;
 use crate::world::World;
 
 /// Checks `view` after its store has succeeded.
 pub(crate) fn stored(world: &World, view: &View) {
-    if world.has_liars() {
+    if world.lenders.has_liars() {
         // A lying lender may claim another's incarnation.
         return;
     }
@@ -49,10 +49,13 @@ pub(crate) fn as_joined(lender: usize, member: &ViewMember, state: &MemberState)
 pub(crate) fn not_emptied(world: &World, lender: &SimLender, before: &MemberState) {
     let after = lender.state();
     let window = |state: &MemberState| (state.joined, state.window_epoch, state.generation);
-    let [host] = &world.hosts[..] else { return };
+    if world.hosts.len() > 1 {
+        return;
+    }
+    let host = &world.hosts[0];
     // A replica that is taken over knows an older view than the lost client had.
-    let replicated = world.data.is_some() || world.volume_bytes > 0;
-    let excused = host.damaged || replicated || world.has_liars() || world.server.is_some();
+    let replicated = world.data.exists() || world.data.volume_bytes() > 0;
+    let excused = host.damaged || replicated || world.lenders.has_liars() || world.server.is_some();
     if !before.joined || window(before) == window(&after) || excused {
         return;
     }

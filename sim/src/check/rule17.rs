@@ -2,7 +2,7 @@
 
 use netram_proto::failure::CallError;
 
-use super::fail;
+use super::violation::fail;
 use crate::process::ServingState;
 use crate::world::World;
 

@@ -3,7 +3,7 @@
 
 use netram_proto::id::{Epoch, WriterId};
 
-use super::fail;
+use super::violation::fail;
 use crate::world::World;
 
 /// Newest epoch on the platter of a host, with its writer and view number.
@@ -16,7 +16,7 @@ pub(crate) fn newest_epoch(world: &World, host: usize) -> (Epoch, WriterId, u64)
 pub(crate) fn refused(world: &mut World, process: usize, before: (Epoch, WriterId, u64)) {
     if world.processes[process].proven {
         // The members' state changed between their answers and the fence.
-        world.coverage.hit("openings refused after their proof");
+        world.kernel.hit("openings refused after their proof");
         return;
     }
     let host = world.processes[process].host;
@@ -31,7 +31,7 @@ pub(crate) fn refused(world: &mut World, process: usize, before: (Epoch, WriterI
         );
     }
     fences_are_proven(world);
-    world.coverage.hit("openings refused that changed nothing");
+    world.kernel.hit("openings refused that changed nothing");
 }
 
 /// Checks that every writer that fenced a member had proven before that its opening could succeed.
@@ -73,6 +73,6 @@ pub(crate) fn is_fenced(world: &mut World, host: usize) {
         );
     }
     world
-        .coverage
+        .kernel
         .hit("operators: fences of later openings that arrived late");
 }

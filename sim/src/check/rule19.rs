@@ -4,14 +4,14 @@
 
 use netram_proto::journal::View;
 
-use super::fail;
+use super::violation::fail;
 use crate::process::OpenFailure;
 use crate::world::World;
 
 /// Checks `view` after its store has succeeded.
 pub(crate) fn stored(world: &mut World, process: usize, view: &View) {
     let Some(clean) = view.clean else { return };
-    world.coverage.hit("journals called clean");
+    world.kernel.hit("journals called clean");
     let host = &world.hosts[world.processes[process].host];
     let kept = world.server.as_ref().map(|server| server.merged_end.lsn);
     let safe = host.history.durable.max(kept.unwrap_or_default());
@@ -34,7 +34,7 @@ pub(crate) fn stored(world: &mut World, process: usize, view: &View) {
 
 /// Checks a process that has been idle, with members and a sound disk.
 pub(crate) fn rests(world: &World, process: usize) {
-    let Some(serving) = world.serving(process) else {
+    let Some(serving) = world.processes.serving(process) else {
         return;
     };
     let host = &world.hosts[world.processes[process].host];

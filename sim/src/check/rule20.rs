@@ -4,7 +4,7 @@
 
 use netram_proto::journal::{LenderRole, Recovery};
 
-use super::fail;
+use super::violation::fail;
 use crate::world::World;
 
 /// Checks a recovery after an answer. Each member has a window of `window` bytes.
@@ -20,7 +20,7 @@ pub(crate) fn recovery(recovery: &Recovery, window: u64) {
 
 /// Checks that a writer which stood still, with all else well, kept its members.
 pub(crate) fn kept_members(world: &World, process: usize, before: usize) {
-    let Some(serving) = world.serving(process) else {
+    let Some(serving) = world.processes.serving(process) else {
         return;
     };
     let members = |role: LenderRole| matches!(role, LenderRole::Member);
@@ -39,13 +39,10 @@ pub(crate) fn kept_members(world: &World, process: usize, before: usize) {
 
 /// Checks that lender `lender`, which has made no progress for long, has left the view.
 pub(crate) fn gave_up(world: &World, process: usize, lender: usize) {
-    let Some(serving) = world.serving(process) else {
+    let Some(serving) = world.processes.serving(process) else {
         return;
     };
-    let slot = world
-        .address_lenders
-        .iter()
-        .position(|lives| *lives == Some(lender));
+    let slot = world.lenders.address_of(lender);
     if slot.is_some_and(|slot| serving.writer.view().has(slot)) {
         fail(
             20,

@@ -5,7 +5,7 @@ use netram_proto::id::Lsn;
 use netram_proto::journal::View;
 use netram_proto::member::MemberState;
 
-use super::fail;
+use super::violation::fail;
 use crate::world::World;
 
 /// Checks lender `index`, in state `before`, after it was told of the deletion of a directory with `view`
@@ -26,7 +26,7 @@ pub(crate) fn check_forget(world: &mut World, index: usize, before: &MemberState
                 ),
             );
         }
-        world.coverage.hit("deletions: windows kept");
+        world.kernel.hit("deletions: windows kept");
     } else if before.epoch <= view.epoch {
         if after.joined {
             fail(
@@ -37,6 +37,6 @@ pub(crate) fn check_forget(world: &mut World, index: usize, before: &MemberState
                 ),
             );
         }
-        world.coverage.hit("deletions: windows freed");
+        world.kernel.hit("deletions: windows freed");
     }
 }

@@ -1,7 +1,7 @@
 //! Oracle of recoverable memory. After a crash it holds some prefix of the committed transactions, with every
 //! acknowledged one and never a part of one. An abort leaves nothing behind.
 
-use super::fail;
+use super::violation::fail;
 
 /// One committed transaction: its writes in order.
 #[derive(Clone, Debug, Default)]

@@ -5,21 +5,21 @@ use netram_block_machine::{
     ReplicaIdentity, ReplicaMessage, ReplicaSource, SourceAction, SourceConfig, SourceTiming,
 };
 use netram_proto::id::Lsn;
-use netram_proto::journal::View;
+use netram_proto::journal::{JournalWriter, LogFile, View};
 use netram_proto::time::{Nanos, Time};
-use netram_proto::wire::{Frame, FrameKind};
+use netram_proto::wire::Frame;
 
-use super::serve::ServeOutcome;
-use super::{SimDataLender, VOLUME};
-use crate::check::rule12;
+use super::machine::VOLUME;
+use super::service::DataService;
+use crate::disk::SimFile;
+use crate::event::WorldEvent;
+use crate::kernel::SimKernel;
 use crate::lender::packet_of;
-use crate::process::{ProcessPhase, ServingState};
-use crate::world::{World, WorldEvent};
 
 /// A client's connection to its data lender.
 pub(crate) struct DataLink {
     pub(crate) source: ReplicaSource,
-    pub(super) session: Option<u64>,
+    session: Option<u64>,
     /// Action that the program must perform on its volume before anything else is sent.
     pub(crate) action: Option<SourceAction>,
     /// Arrival time of the newest frame upwards; frames arrive in order.
@@ -27,309 +27,156 @@ pub(crate) struct DataLink {
 }
 
 impl DataLink {
+    /// A link without connection, for an epoch that begins with `view`, of a volume of `bytes`, whose log
+    /// reaches from `head` to `end`.
+    pub(crate) fn new(kernel: &SimKernel, view: View, bytes: u64, (head, end): (Lsn, Lsn)) -> DataLink {
+        let config = SourceConfig {
+            identity: ReplicaIdentity {
+                volume: VOLUME.0,
+                journal: kernel.journal(),
+            },
+            key: Vec::new(),
+            capacity: kernel.profile.capacity,
+            window_bytes: kernel.profile.window,
+            timing: SourceTiming {
+                give_up: Nanos::from_ms(3000),
+                ..SourceTiming::default()
+            },
+        };
+        DataLink {
+            source: ReplicaSource::new(config, view, bytes, head, end),
+            session: None,
+            action: None,
+            last_up: Time(0),
+        }
+    }
+
     /// The action that waits for the program, and the connection it is for.
     pub(crate) fn pending_action(&self) -> (Option<u64>, Option<SourceAction>) {
         (self.session, self.action.clone())
     }
-}
 
-/// A replica source for an epoch that begins with `view`, of a volume of `bytes`.
-pub(crate) fn new_source(world: &World, view: View, bytes: u64, head: Lsn, end: Lsn) -> DataLink {
-    let config = SourceConfig {
-        identity: ReplicaIdentity {
-            volume: VOLUME.0,
-            journal: world.journal,
-        },
-        key: Vec::new(),
-        capacity: world.profile.capacity,
-        window_bytes: world.profile.window,
-        timing: SourceTiming {
-            give_up: Nanos::from_ms(3000),
-            ..SourceTiming::default()
-        },
-    };
-    DataLink {
-        source: ReplicaSource::new(config, view, bytes, head, end),
-        session: None,
-        action: None,
-        last_up: Time(0),
+    /// The connection, if the data lender has answered on it and keeps this journal's replica.
+    pub(crate) fn answered_session(&self) -> Option<u64> {
+        let status = self.source.status();
+        let asked = status.connected && !status.foreign && status.condition.is_some();
+        self.session.filter(|_| asked)
     }
-}
 
-impl World {
-    /// Sends everything due to the data lender and tells the writer what it has.
-    pub(crate) fn pump_data(&mut self, process: usize, serving: &mut ServingState) {
-        let Some(mut link) = serving.data.take() else {
-            return;
-        };
-        let now = self.now;
-        link.source.on_stable(serving.writer.stable());
-        if link.action.is_none() {
+    /// Whether `session` is the connection.
+    pub(crate) fn has_session(&self, session: u64) -> bool {
+        self.session == Some(session)
+    }
+
+    /// Sends everything due to the data lender and tells the writer what it has. `may_connect`: the process
+    /// is not kept from connecting. `head` is the log's head.
+    pub(crate) fn pump(
+        &mut self,
+        kernel: &mut SimKernel,
+        data: &mut DataService,
+        (process, may_connect): (usize, bool),
+        writer: &mut JournalWriter,
+        (log, head): (&LogFile<SimFile>, Lsn),
+    ) {
+        let now = kernel.now();
+        self.source.on_stable(writer.stable());
+        if self.action.is_none() {
             // The driver asks and acts in one step: nothing comes between, and no resync can begin there.
-            link.source.on_head(serving.superblock.head.lsn);
+            self.source.on_head(head);
         }
-        link.source.on_tick(now);
-        if link.source.take_disconnect()
-            && let Some(session) = link.session.take()
+        self.source.on_tick(now);
+        if self.source.take_disconnect()
+            && let Some(session) = self.session.take()
         {
-            link.action = None;
-            self.hang_up(session);
+            self.action = None;
+            data.hang_up(session);
         }
-        let held = self.data_blocked_host == Some(self.processes[process].host);
-        if !held && link.source.wants_connection(now) {
-            self.data_sessions += 1;
-            link.session = Some(self.data_sessions);
-            let (delay, session) = (self.data_latency(), self.data_sessions);
-            self.at(delay, WorldEvent::DataConnected { process, session });
+        if may_connect && self.source.wants_connection(now) {
+            let session = data.open_session();
+            self.session = Some(session);
+            let delay = kernel.service_latency();
+            kernel.at(delay, WorldEvent::DataConnected { process, session });
         }
-        while link.action.is_none() {
-            match link.source.next_action(now) {
+        while self.action.is_none() {
+            match self.source.next_action(now) {
                 None => break,
-                Some(SourceAction::Send(message)) => self.send_data(process, &mut link, &message),
+                Some(SourceAction::Send(message)) => self.send(kernel, process, &message),
                 Some(SourceAction::Ship { header, from, bytes }) => {
                     let mut body = vec![0; bytes];
-                    if serving.log.read(from, &mut body).is_err() {
+                    if log.read(from, &mut body).is_err() {
                         break;
                     }
-                    self.send_data(process, &mut link, &ReplicaMessage { header, body });
+                    self.send(kernel, process, &ReplicaMessage { header, body });
                 }
-                Some(todo) => link.action = Some(todo),
+                Some(todo) => self.action = Some(todo),
             }
         }
-        let kept = link.source.ack(now);
+        let kept = self.source.ack(now);
         if kept.is_some() {
-            self.coverage.hit("data: events while it was in service");
+            kernel.hit("data: events while it was in service");
         }
-        serving.writer.on_replica_ack(kept, now);
-        if let Some(seen) = link.source.fenced() {
-            serving.writer.on_replica_fenced(seen);
+        writer.on_replica_ack(kept, now);
+        if let Some(seen) = self.source.fenced() {
+            writer.on_replica_fenced(seen);
         }
-        serving.data = Some(link);
     }
 
-    fn send_data(&mut self, process: usize, link: &mut DataLink, message: &ReplicaMessage) {
-        let Some(session) = link.session else { return };
+    fn send(&mut self, kernel: &mut SimKernel, process: usize, message: &ReplicaMessage) {
+        let Some(session) = self.session else { return };
         let packet = packet_of(&message.header, &message.body);
-        let at = (self.now + self.data_latency()).max(link.last_up);
-        link.last_up = at;
+        let at = (kernel.now() + kernel.service_latency()).max(self.last_up);
+        self.last_up = at;
         let event = WorldEvent::DataUp {
             process,
             session,
             packet,
         };
-        self.queue.push(at, event);
+        kernel.push(at, event);
     }
 
-    /// Reports that the program performed the action in [`DataLink::action`].
-    pub(crate) fn data_done(
+    /// Reports that the program performed the action.
+    pub(crate) fn on_done(
         &mut self,
+        kernel: &mut SimKernel,
         process: usize,
         tell: impl FnOnce(&mut ReplicaSource, Time) -> Vec<ReplicaMessage>,
     ) {
-        let now = self.now;
-        self.with_serving(process, |world, serving| {
-            let Some(mut link) = serving.data.take() else {
-                return;
-            };
-            // The connection of the action may have ended since.
-            if link.action.take().is_some() {
-                for message in tell(&mut link.source, now) {
-                    world.send_data(process, &mut link, &message);
-                }
+        // The connection of the action may have ended since.
+        if self.action.take().is_some() {
+            for message in tell(&mut self.source, kernel.now()) {
+                self.send(kernel, process, &message);
             }
-            serving.data = Some(link);
-        });
-        self.settle(process);
+        }
     }
 
-    /// Records that `blocks` blocks are dirty although the replica is whole.
-    pub(crate) fn data_dirty(&mut self, process: usize, blocks: u64) {
-        let now = self.now;
-        self.with_serving(process, |_, serving| {
-            if let Some(link) = &mut serving.data {
-                link.source.on_dirty(blocks, now);
-            }
-        });
-        self.settle(process);
-    }
-
-    pub(crate) fn on_data_connected(&mut self, process: usize, session: u64) {
-        let (now, reachable) = (self.now, self.reaches_data());
-        self.with_link(process, session, |link| match reachable {
-            true => link.source.on_connected(now),
+    /// Handles the end of the attempt to connect.
+    pub(crate) fn on_connected(&mut self, reachable: bool, now: Time) {
+        match reachable {
+            true => self.source.on_connected(now),
             false => {
-                link.session = None;
-                link.source.on_lost(now);
+                self.session = None;
+                self.source.on_lost(now);
             }
-        });
-    }
-
-    pub(crate) fn on_data_up(&mut self, process: usize, session: u64, packet: &[u8]) {
-        if !self.reaches_data() {
-            // A data lender that cannot be reached resets nothing; it does so when it is back.
-            return;
-        }
-        self.trace_data("gets", packet);
-        let Some(data) = &mut self.data else { return };
-        let served = data.handle_packet(process, session, packet);
-        let alive = data.is_up();
-        self.after_data(process, session, served);
-        if !alive {
-            self.data_died();
         }
     }
 
-    pub(crate) fn on_data_flushed(&mut self) {
-        let Some(data) = &mut self.data else { return };
-        if !data.is_up() {
-            return;
-        }
-        let flushed = data.flush();
-        let alive = data.is_up();
-        if let Some((client, session, served)) = flushed {
-            self.after_data(client, session, served);
-        }
-        if !alive {
-            self.data_died();
-        }
+    /// Handles a frame from the data lender.
+    pub(crate) fn on_frame(&mut self, frame: &Frame<'_>, now: Time) {
+        self.source.on_frame(frame, now);
     }
 
-    pub(super) fn after_data(&mut self, process: usize, session: u64, served: ServeOutcome) {
-        let latency = self.data_latency();
-        let at = (self.now + latency).max(self.data_last_down);
-        self.data_last_down = at;
-        for message in served.answers {
-            let packet = packet_of(&message.header, &message.body);
-            self.trace_data("answers", &packet);
-            let event = WorldEvent::DataDown {
-                process,
-                session,
-                packet,
-            };
-            self.queue.push(at, event);
-        }
-        if served.flush {
-            let delay = self.disk_time();
-            self.at(delay, WorldEvent::DataFlushed);
-        }
-        if served.became_whole {
-            self.compare_replica();
-        }
-        if served.ends {
-            self.hang_up(session);
-            self.queue.push(at, WorldEvent::DataLost { process, session });
-        }
+    /// Handles the loss of the connection.
+    pub(crate) fn on_lost(&mut self, now: Time) {
+        self.session = None;
+        self.action = None;
+        self.source.on_lost(now);
     }
 
-    pub(crate) fn on_data_down(&mut self, process: usize, session: u64, packet: &[u8]) {
-        let now = self.now;
-        if let Ok(frame) = Frame::parse(packet) {
-            if frame.header.kind == FrameKind::Flushed && self.is_data_session(process, session) {
-                rule12::flushed(self, process, frame.header.lsn);
-            }
-            self.with_link(process, session, |link| link.source.on_frame(&frame, now));
-        }
-    }
-
-    pub(crate) fn on_data_lost(&mut self, process: usize, session: u64) {
-        let now = self.now;
-        self.with_link(process, session, |link| {
-            link.session = None;
-            link.action = None;
-            link.source.on_lost(now);
-        });
-    }
-
-    /// Traces a frame to or from the data lender.
-    fn trace_data(&mut self, does: &str, packet: &[u8]) {
-        let Ok(frame) = Frame::parse(packet) else { return };
-        let header = frame.header;
-        if matches!(header.kind, FrameKind::Ping | FrameKind::Pong) {
-            return;
-        }
-        self.tell(|| {
-            format!(
-                "the data lender {does} {:?} lsn {} epoch {} mark {} stable {} flags {} body {}",
-                header.kind,
-                header.lsn,
-                header.epoch,
-                header.mark,
-                header.stable,
-                header.flags,
-                frame.body.len()
-            )
-        });
-    }
-
-    fn is_data_session(&self, process: usize, session: u64) -> bool {
-        let link = self.serving(process).and_then(|serving| serving.data.as_ref());
-        let here = link.is_some_and(|link| link.session == Some(session));
-        here && self.data.as_ref().is_some_and(|data| data.serves(session))
-    }
-
-    pub(super) fn compare_replica(&mut self) {
-        if let Some((end, contents)) = self.data.as_mut().and_then(SimDataLender::contents) {
-            rule12::whole(self, end, &contents);
-        }
-    }
-
-    /// Runs `work` on the link of a process that serves, if `session` is its connection.
-    fn with_link(&mut self, process: usize, session: u64, work: impl FnOnce(&mut DataLink)) {
-        if let ProcessPhase::Serving(serving) = &mut self.processes[process].phase
-            && let Some(link) = &mut serving.data
-            && link.session == Some(session)
-        {
-            work(link);
-        }
-        self.settle(process);
-    }
-
-    fn hang_up(&mut self, session: u64) {
-        if let Some(data) = &mut self.data {
+    /// Ends the connection to the data lender; both sides learn of it.
+    pub(crate) fn cut(&self, kernel: &mut SimKernel, data: &mut DataService, process: usize) {
+        if let Some(session) = self.session {
             data.hang_up(session);
+            kernel.at(Nanos::from_ms(1), WorldEvent::DataLost { process, session });
         }
-    }
-
-    /// Ends all connections to the data lender; both sides learn of it.
-    pub(crate) fn break_data(&mut self, process: usize) {
-        let Some(link) = self.serving(process).and_then(|serving| serving.data.as_ref()) else {
-            return;
-        };
-        if let Some(session) = link.session {
-            self.hang_up(session);
-            self.at(Nanos::from_ms(1), WorldEvent::DataLost { process, session });
-        }
-    }
-
-    /// Handles the death of the data lender's process and schedules its restart.
-    pub(crate) fn data_died(&mut self) {
-        self.tell(|| String::from("the data lender's process dies"));
-        self.coverage.hit("data: deaths of its process");
-        let power_cut = self.rng.chance(500);
-        if let Some(data) = &mut self.data {
-            data.crash(power_cut);
-        }
-        let delay = Nanos::from_ms(self.rng.pick(&[5, 200, 2000, 12_000]));
-        self.at(delay, WorldEvent::DataStarts);
-    }
-
-    pub(crate) fn on_data_starts(&mut self) {
-        let Some(data) = &mut self.data else { return };
-        data.start();
-        if !data.is_up() {
-            self.data_died();
-        }
-    }
-
-    pub(super) fn reaches_data(&self) -> bool {
-        let now = self.now;
-        self.data
-            .as_ref()
-            .is_some_and(|data| data.is_up() && data.away_until <= now)
-    }
-
-    fn data_latency(&mut self) -> Nanos {
-        let (low, high) = self.profile.latency_us;
-        Nanos::from_us(self.rng.between(low, high))
     }
 }

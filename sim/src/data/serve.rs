@@ -4,13 +4,14 @@
 use netram_block::{ApplyProgress, FetchError};
 use netram_block_machine::message::FollowRequest;
 use netram_block_machine::{
-    Replica, ReplicaAction, ReplicaDescription, ReplicaHeader, ReplicaMessage, message,
+    Replica, ReplicaAction, ReplicaCondition, ReplicaDescription, ReplicaHeader, ReplicaMessage, message,
 };
 use netram_proto::failure::CallError;
+use netram_proto::id::Lsn;
 use netram_proto::port::IoError;
 use netram_proto::wire::{Frame, FrameKind};
 
-use super::{ReplicaProcess, SimDataLender};
+use super::machine::{ReplicaProcess, SimDataLender};
 use crate::disk::SimFile;
 
 /// The disk has stopped with its process. It has no other faults here.
@@ -80,6 +81,18 @@ impl SimDataLender {
             process.replica.on_session_ended();
             process.session = None;
         }
+    }
+
+    /// End of the log and contents of the volume, if a whole replica is served. Everything in its log is
+    /// applied to the image first.
+    pub(crate) fn contents(&mut self) -> Option<(Lsn, Vec<u8>)> {
+        let process = self.process.as_mut()?;
+        drain(process).ok()?;
+        let whole = process.replica.replica_header().condition == ReplicaCondition::Following;
+        let bytes = process.volume.geometry().bytes;
+        let mut into = vec![0; bytes as usize];
+        let read = process.volume.read(0, &mut into);
+        (whole && read.is_ok()).then(|| (process.replica.flushed().lsn, into))
     }
 
     /// Puts the process back if it still lives.
@@ -279,7 +292,7 @@ fn describe(process: &ReplicaProcess) -> ReplicaMessage {
 }
 
 /// Applies everything in the log to the image.
-pub(super) fn drain(process: &mut ReplicaProcess) -> Result<(), DeadDiskError> {
+fn drain(process: &mut ReplicaProcess) -> Result<(), DeadDiskError> {
     loop {
         let at = process.volume.follow().map_err(|_| DeadDiskError)?;
         process.volume.drain().map_err(|_| DeadDiskError)?;

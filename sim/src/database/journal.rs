@@ -10,41 +10,13 @@ use netram_proto::port::{
 };
 use netram_sqlite_machine::JournalSlots;
 
+use super::contents::RECORD_BYTES;
 use super::machine::{Hook, MachineHandle, die_if_dead, step};
-use crate::rng::Rng;
 
-const RECORD_BYTES: u64 = 8;
 /// Journal capacity in bytes; small, so that it is full now and then.
 const CAPACITY: u64 = 400;
 /// Maximum payload of a record in bytes; small, so that a change takes several records.
 const PAYLOAD_MAX: usize = 17 + 10;
-
-/// Records of one journal.
-#[derive(Clone, Debug, Default)]
-pub(super) struct JournalContents {
-    pub(super) records: Vec<(Lsn, RecordKind, Vec<u8>)>,
-    head: Lsn,
-    tail: Lsn,
-    durable: Lsn,
-    /// Whether the journal failed. Then nothing is held until it is opened anew.
-    pub(super) broken: bool,
-}
-
-impl JournalContents {
-    /// Reduces the journal to the records that recovery finds.
-    pub(super) fn recover(&mut self, rng: &mut Rng) {
-        let held = { self.records.iter() }
-            .filter(|(lsn, ..)| *lsn < self.durable)
-            .count();
-        let more = rng.index(self.records.len() - held + 1);
-        self.records.truncate(held + more);
-        let end =
-            |(lsn, _, payload): &(Lsn, RecordKind, Vec<u8>)| Lsn(lsn.0 + RECORD_BYTES + payload.len() as u64);
-        self.tail = self.records.last().map_or(self.head, end).max(self.head);
-        self.durable = self.tail;
-        self.broken = false;
-    }
-}
 
 /// A process's lock on a journal, in one of the process's lives.
 pub(super) struct JournalSlotLock {

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use netram_sqlite_machine::FileRole;
 
+use super::contents::JournalContents;
 use super::files::DatabaseFiles;
-use super::journal::JournalContents;
 use crate::rng::Rng;
 
 /// Actions of another process or thread in the middle of a step.

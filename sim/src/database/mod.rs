@@ -10,12 +10,14 @@
 //! | `machine` | the machine: processes, the journals and their locks, steps at which other processes run |
 //! | `files` | files with a page cache in front of the disk |
 //! | `backing_files` | the disk as a process sees it |
+//! | `contents` | the records of a journal |
 //! | `journal` | a journal as a process sees it |
 //! | `program` | operations of the processes |
 //! | `check` | state that must hold after recovery |
 
 mod backing_files;
 mod check;
+mod contents;
 mod files;
 mod journal;
 mod machine;

@@ -35,7 +35,7 @@ use netram_proto::time::{Nanos, Time};
 
 use crate::check;
 use crate::coverage::Coverage;
-use crate::net::FrameDirection;
+use crate::event::FrameDirection;
 use crate::queue::EventQueue;
 use crate::rng::Rng;
 use crate::trace::EventTrace;

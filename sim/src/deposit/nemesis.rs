@@ -6,7 +6,7 @@ use netram_proto::wire::{FrameHeader, FrameKind};
 use super::profile::DepositFault;
 use super::spill::SpillFault;
 use super::{Event, LEASE, World};
-use crate::net::FrameDirection;
+use crate::event::FrameDirection;
 
 impl World {
     pub(super) fn plan_nemesis(&mut self) {

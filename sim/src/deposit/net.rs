@@ -7,8 +7,8 @@ use netram_proto::wire::{Frame, FrameKind, RefusalReason};
 
 use super::lenders::frame;
 use super::{Event, World};
+use crate::event::FrameDirection;
 use crate::lane_pair::LanePair;
-use crate::net::FrameDirection;
 
 /// Maximum number of frames in flight on one lane.
 const LANE_FRAMES_MAX: usize = 8;

@@ -13,7 +13,7 @@ use netram_proto::wire::{Frame, crc32c};
 use super::gather::{LieCertainty, PendingGather};
 use super::spill::SpillDisk;
 use super::{Event, LEASE, World};
-use crate::net::FrameDirection;
+use crate::event::FrameDirection;
 
 /// Bytes of a page in this world: owner, page number, version, content, and a checksum.
 pub(super) const PAGE: usize = 36;

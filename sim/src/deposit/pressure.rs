@@ -7,7 +7,7 @@ use netram_proto::wire::Frame;
 use super::net::DepositConnection;
 use super::{Event, World};
 use crate::check;
-use crate::net::FrameDirection;
+use crate::event::FrameDirection;
 
 impl World {
     /// Makes a lender reclaim a part of its lent slots for a while.

@@ -10,7 +10,7 @@ use netram_proto::wire::{Frame, FrameKind};
 use super::lenders::frame;
 use super::owner::{DepositOwner, deposit_of};
 use super::{Event, World};
-use crate::net::FrameDirection;
+use crate::event::FrameDirection;
 
 /// The disk's next fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,8 +17,8 @@ use super::net::ConnectionOwner;
 use super::profile::RegionProfile;
 use super::{Event, World};
 use crate::disk::{SimDiskHandle, SimFile};
+use crate::event::FrameDirection;
 use crate::lender::packet_of;
-use crate::net::FrameDirection;
 
 const HEALTHY: &str = "a disk of this world never fails";
 

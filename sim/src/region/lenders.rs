@@ -9,7 +9,7 @@ use netram_proto::time::Time;
 
 use super::{Event, World};
 use crate::lender::{PacketOutcome, SimLender};
-use crate::process::lender_at;
+use crate::lenders::lender_at;
 
 pub(super) struct RegionLender {
     incarnation: Incarnation,

@@ -11,9 +11,9 @@ use netram_shared_machine::NodeId;
 
 use super::net::ConnectionOwner;
 use super::{Event, World};
+use crate::event::FrameDirection;
 use crate::lender::packet_of;
-use crate::net::FrameDirection;
-use crate::process::lender_at;
+use crate::lenders::lender_at;
 
 /// Waiting time for all members; those needed get [`QUERY_TIMEOUT`].
 pub(super) const ALL_MEMBERS_WAIT: Nanos = Nanos::from_ms(20);

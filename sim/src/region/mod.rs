@@ -46,7 +46,7 @@ use netram_shared_machine::server::{LinkEnd, NodeState, SessionId};
 
 use crate::coverage::Coverage;
 use crate::disk::{DiskFaults, SimDisk};
-use crate::net::FrameDirection;
+use crate::event::FrameDirection;
 use crate::queue::EventQueue;
 use crate::rng::Rng;
 use crate::trace::EventTrace;

@@ -5,9 +5,9 @@ use netram_proto::time::Nanos;
 use netram_proto::wire::Frame;
 
 use super::{Event, World};
+use crate::event::FrameDirection;
 use crate::lane_pair::LanePair;
 use crate::lender::PacketOutcome;
-use crate::net::FrameDirection;
 
 /// Maximum number of frames in flight on one lane.
 const LANE_FRAMES_MAX: usize = 12;

@@ -8,7 +8,9 @@ use netram_rvm::{RestoreMode, Rvm, RvmOpenError, SegmentError, TruncateError};
 use super::journal;
 use super::rvm::{MemoryProgram, SEGMENT_NAMES};
 use crate::check::fail;
-use crate::process::SimLog;
+use crate::client::SimLog;
+use crate::inject::heal;
+use crate::process::life::crash;
 use crate::storage::SimStorage;
 use crate::world::World;
 
@@ -16,14 +18,14 @@ use crate::world::World;
 pub(super) fn run(world: World) -> World {
     let mut program = MemoryProgram::new(world);
     let (lives, deeds) = {
-        let rng = &mut program.world.borrow_mut().rng;
+        let rng = &mut program.world.borrow_mut().kernel.rng;
         (rng.between(1, 4), rng.between(0, 60))
     };
     program.copied_after = Some(deeds);
     for _ in 0..lives {
         program.live();
     }
-    program.world.borrow_mut().heal();
+    heal(&mut program.world.borrow_mut());
     if program.copy.is_some() && !program.lossy {
         let stamps = program.directory.stamps();
         open_copy(&mut program);
@@ -76,13 +78,13 @@ fn open_copy(program: &mut MemoryProgram) {
         Err(_) => {}
     }
     let mut world = program.world.borrow_mut();
-    let cut = world.rng.chance(500);
-    world.crash(process, cut);
+    let cut = world.kernel.rng.chance(500);
+    crash(&mut world, process, cut);
 }
 
 /// Checks the segments as the copy left them, and its program's use of those that it may map.
 fn judge(program: &MemoryProgram, memory: &Rvm<SimLog, SimStorage>, before: &[Vec<u8>]) {
-    if program.world.borrow_mut().rng.chance(300) {
+    if program.world.borrow_mut().kernel.rng.chance(300) {
         return;
     }
     let after = contents(program);
@@ -133,22 +135,22 @@ fn reopen_original(program: &MemoryProgram) {
             "a log was applied to segments that its copy had taken over".to_owned(),
         );
     }
-    program.world.borrow_mut().crash(process, false);
+    crash(&mut program.world.borrow_mut(), process, false);
 }
 
 /// A process that has the journal on `host` open. `None`: it must not be opened, or it lost records that it
 /// had.
 fn healed(program: &MemoryProgram, host: usize) -> Option<usize> {
-    let accepted = || program.world.borrow().coverage.get("losses that were accepted");
+    let accepted = || program.world.borrow().kernel.count("losses that were accepted");
     let before = accepted();
     let process = journal::open_healed(&mut program.world.borrow_mut(), host)?;
     if accepted() == before {
         return Some(process);
     }
-    program.world.borrow_mut().crash(process, false);
+    crash(&mut program.world.borrow_mut(), process, false);
     None
 }
 
 fn hit(program: &MemoryProgram, what: &'static str) {
-    program.world.borrow_mut().coverage.hit(what);
+    program.world.borrow_mut().kernel.hit(what);
 }

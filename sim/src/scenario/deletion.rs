@@ -9,47 +9,53 @@ use netram_proto::wire::Frame;
 
 use super::journal;
 use crate::check::rule23;
+use crate::client;
+use crate::event_loop;
+use crate::inject::heal;
 use crate::lender::{PacketOutcome, packet_of};
+use crate::process::life::crash;
 use crate::world::World;
 
 pub(super) fn run(world: &mut World) {
     let Some(first) = journal::open(world, 0) else {
         return;
     };
-    let deeds = world.rng.between(0, 30);
+    let deeds = world.kernel.rng.between(0, 30);
     journal::work(world, first, deeds);
     // Long enough to rest, often.
-    let pause = world.rng.pick(&[0, 0, 300, 3000]);
-    world.run_for(Nanos::from_ms(pause));
+    let pause = world.kernel.rng.pick(&[0, 0, 300, 3000]);
+    event_loop::run_for(world, Nanos::from_ms(pause));
     let copy = world.copy_host(0);
-    world.coverage.hit("deletions: copies");
-    let deeds = world.rng.between(0, 20);
+    world.kernel.hit("deletions: copies");
+    let deeds = world.kernel.rng.between(0, 20);
     journal::work(world, first, deeds);
-    if let Some(process) = world.living(0) {
-        let cut = world.rng.chance(400);
-        world.crash(process, cut);
+    if let Some(process) = world.processes.living(0) {
+        let cut = world.kernel.rng.chance(400);
+        crash(world, process, cut);
     }
-    world.heal();
-    world.run_for(Nanos::from_ms(3000));
+    heal(world);
+    event_loop::run_for(world, Nanos::from_ms(3000));
     delete(world, copy);
     journal::settle_down(world, 0);
 }
 
 /// Deletes the directory on `host` as the command does, and tells all lenders.
 fn delete(world: &mut World, host: usize) {
-    let Ok((view, had)) = world.proven_on(host) else {
+    let Ok((view, had)) = client::proven_on(world, host) else {
         return;
     };
-    if view.answers() > 0 && !world.planted.is(PlantedFault::HoldingsForgotten) {
-        world.coverage.hit("deletions: refused, not closed");
+    if view.answers() > 0 && !world.kernel.planted().is(PlantedFault::HoldingsForgotten) {
+        world.kernel.hit("deletions: refused, not closed");
         return;
     }
-    world.tell(|| format!("the directory on host {host} is deleted; it has everything below {had}"));
+    world
+        .kernel
+        .tell(|| format!("the directory on host {host} is deleted; it has everything below {had}"));
     let names: Vec<String> = (0..world.lenders.len())
         .map(|index| format!("l{index}"))
         .collect();
-    let mut forget = ForgetNotice::deleted(world.journal, (view.epoch, view.writer), had, &names);
-    forget.plant(world.planted);
+    let mut forget = ForgetNotice::deleted(world.kernel.journal(), (view.epoch, view.writer), had, &names);
+    forget.plant(world.kernel.planted());
     for index in 0..names.len() {
         let before = world.lenders[index].state();
         tell(world, &mut forget, index);
@@ -60,7 +66,7 @@ fn delete(world: &mut World, host: usize) {
 fn tell(world: &mut World, forget: &mut ForgetNotice, index: usize) {
     // No connection of a process has this number.
     let conn = usize::MAX;
-    let (journal, planted) = (world.journal, world.planted);
+    let (journal, planted) = (world.kernel.journal(), world.kernel.planted());
     let lender = &mut world.lenders[index];
     if !lender.up {
         return;

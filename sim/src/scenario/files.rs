@@ -2,6 +2,7 @@
 //! checkpoints run, the backing disk fails, machines die.
 
 mod maintenance;
+mod naming;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,20 +10,24 @@ use std::sync::Arc;
 
 use netram_files::model::MemoryDisk;
 use netram_files::{
-    ChangeError, CheckpointError, DirectoryEntry, DirectoryOpenError, DirectoryOptions, FileOwner, FileTree,
-    InodeId, InodeKind, InodeSpec, JournaledDirectory, NameTable, OpenFile,
+    ChangeError, CheckpointError, DirectoryOpenError, DirectoryOptions, DirectoryRecovery, FileTree,
+    InodeKind, JournaledDirectory, OpenFile,
 };
 use netram_proto::planted::FaultSwitch;
 use netram_proto::port::{Durability, LogError};
 use netram_proto::time::{Nanos, Time};
 
-use self::maintenance::MountMaintenance;
+use self::maintenance::{MaintainedMount, MountMaintenance, TestedDirectory};
+use self::naming::{carry_out, describe_change, node};
 use super::journal;
 use crate::check::files::{
     DirectoryModel, DiskListing, ModelFileId, NameChange, PAGE, PathEntry, is_paged, name, page,
 };
 use crate::check::{fail, rule06};
-use crate::process::SimLog;
+use crate::client::SimLog;
+use crate::event_loop;
+use crate::inject::heal;
+use crate::process::life::{crash, died_on_backing_disk};
 use crate::world::{World, WorldHandle};
 
 /// Maximum number of pages of a file: several records of the smallest journal.
@@ -40,7 +45,6 @@ const OPEN_MAX: usize = 4;
 const FEW_FILES: usize = 10;
 const POWER_CUTS: &str = "files: power cuts of the disk beneath";
 
-type TestedDirectory = JournaledDirectory<SimLog, MemoryDisk, MemoryDisk>;
 type OpenModelFiles = Vec<(ModelFileId, Arc<OpenFile<u64>>)>;
 
 struct Program {
@@ -62,14 +66,14 @@ struct Program {
 
 /// Runs the scenario and returns the world.
 pub(super) fn run(mut world: World) -> World {
-    let durability = match world.rng.below(8) {
+    let durability = match world.kernel.rng.below(8) {
         0 => Durability::Disk,
-        1 if world.profile.can_count() => Durability::Both,
+        1 if world.kernel.profile.can_count() => Durability::Both,
         _ => Durability::Remote,
     };
     let disk = MemoryDisk::new();
-    world.backing_disk = Some(disk.clone());
-    let lives = world.rng.between(1, 4);
+    world.backing_disk.attach(disk.clone());
+    let lives = world.kernel.rng.between(1, 4);
     let mut program = Program {
         world: Rc::new(RefCell::new(world)),
         disk,
@@ -84,7 +88,7 @@ pub(super) fn run(mut world: World) -> World {
     for _ in 0..lives {
         program.live();
     }
-    program.world.borrow_mut().heal();
+    heal(&mut program.world.borrow_mut());
     program.healed = true;
     program.live();
     program.live();
@@ -100,16 +104,16 @@ impl Program {
         if self.unrecoverable {
             return;
         }
-        let accepted = self.world.borrow().coverage.get("losses that were accepted");
+        let accepted = self.world.borrow().kernel.count("losses that were accepted");
         let opened = journal::open(&mut self.world.borrow_mut(), 0);
-        self.lossy |= self.world.borrow().coverage.get("losses that were accepted") > accepted;
+        self.lossy |= self.world.borrow().kernel.count("losses that were accepted") > accepted;
         let Some(process) = opened else { return };
         self.serve(process);
         let mut world = self.world.borrow_mut();
-        let cut = world.rng.chance(500);
-        world.crash(process, cut);
-        let pause = world.rng.pick(&[0, 1, 30, 400, 2500]);
-        world.run_for(Nanos::from_ms(pause));
+        let cut = world.kernel.rng.chance(500);
+        crash(&mut world, process, cut);
+        let pause = world.kernel.rng.pick(&[0, 1, 30, 400, 2500]);
+        event_loop::run_for(&mut world, Nanos::from_ms(pause));
     }
 
     fn serve(&mut self, process: usize) {
@@ -118,17 +122,17 @@ impl Program {
             return;
         };
         let mut opened = OpenModelFiles::new();
-        let deeds = self.world.borrow_mut().rng.between(5, 60);
+        let deeds = self.world.borrow_mut().kernel.rng.between(5, 60);
         for _ in 0..deeds {
             self.arm_disk_fault();
             let goes_on = self.run_step(process, &directory, &mut opened);
             let mut world = self.world.borrow_mut();
-            if world.died_on_backing_disk(process) || !world.alive(process) || !goes_on {
+            if died_on_backing_disk(&mut world, process) || !world.processes.alive(process) || !goes_on {
                 return;
             }
         }
         drop(opened);
-        if self.world.borrow_mut().rng.chance(200) && directory.close().is_ok() {
+        if self.world.borrow_mut().kernel.rng.chance(200) && directory.close().is_ok() {
             self.hit("files: closings");
             // The disk alone has everything, synced or not.
             self.model.synced_all();
@@ -139,11 +143,11 @@ impl Program {
     }
 
     fn hit(&self, name: &'static str) {
-        self.world.borrow_mut().coverage.hit(name);
+        self.world.borrow_mut().kernel.hit(name);
     }
 
     fn tell(&self, line: impl FnOnce() -> String) {
-        self.world.borrow_mut().tell(line);
+        self.world.borrow_mut().kernel.tell(line);
     }
 
     /// Opens the directory and compares it with the model.
@@ -153,19 +157,24 @@ impl Program {
         self.disk.set_room(None);
         let (log, journal, cut) = {
             let world = &mut *self.world.borrow_mut();
-            let cut = (!self.healed && world.rng.chance(250)).then(|| world.rng.below(60));
-            (SimLog::new(&self.world, process), world.journal, cut)
+            let cut = (!self.healed && world.kernel.rng.chance(250)).then(|| world.kernel.rng.below(60));
+            (SimLog::new(&self.world, process), world.kernel.journal(), cut)
         };
         if let Some(steps) = cut {
             self.disk.fail_after(steps);
         }
-        let files_max = self.world.borrow_mut().rng.pick(&[1 << 20, 1 << 20, FEW_FILES]);
+        let files_max = self
+            .world
+            .borrow_mut()
+            .kernel
+            .rng
+            .pick(&[1 << 20, 1 << 20, FEW_FILES]);
         let options = DirectoryOptions {
             journal,
             durability: self.durability,
             loss_accepted: self.lossy,
             files_max,
-            planted: self.world.borrow().planted,
+            planted: self.world.borrow().kernel.planted(),
         };
         let (directory, recovered) =
             match JournaledDirectory::open(log, self.disk.clone(), self.disk.clone(), options) {
@@ -180,13 +189,13 @@ impl Program {
         self.tell(|| format!("the directory is open: {recovered:?}"));
         let found = self.on_disk();
         let lost = (
-            self.world.borrow().coverage.get(POWER_CUTS),
+            self.world.borrow().kernel.count(POWER_CUTS),
             self.disk.lost_syncs(),
         );
         let killed = std::mem::replace(&mut self.losses, lost) == lost;
         self.maintenance = {
             let world = self.world.borrow();
-            MountMaintenance::new(world.now, world.planted)
+            MountMaintenance::new(world.kernel.now(), world.kernel.planted())
         };
         let in_doubt = match std::mem::take(&mut self.lossy) {
             true => {
@@ -196,43 +205,47 @@ impl Program {
             }
             false => self.model.reopened(found, killed),
         };
-        let coverage = &mut self.world.borrow_mut().coverage;
-        coverage.hit("files: openings");
+        self.count_opening(&recovered, killed, in_doubt);
+        Some(directory)
+    }
+
+    fn count_opening(&self, recovered: &DirectoryRecovery, killed: bool, in_doubt: usize) {
+        let kernel = &mut self.world.borrow_mut().kernel;
+        kernel.hit("files: openings");
         if killed {
-            coverage.hit("files: openings after the server alone was killed");
+            kernel.hit("files: openings after the server alone was killed");
         }
-        coverage.add(
+        kernel.add(
             "files: new files without a record that were kept",
             recovered.unrecorded.len() as u64,
         );
-        coverage.add(
+        kernel.add(
             "files: changes of names in doubt that were found",
             in_doubt as u64,
         );
-        coverage.add("files: bytes written again", recovered.bytes);
-        coverage.add("files: files and directories made again", recovered.created);
-        coverage.add(
+        kernel.add("files: bytes written again", recovered.bytes);
+        kernel.add("files: files and directories made again", recovered.created);
+        kernel.add(
             "files: names given or taken again",
             recovered.renamed + recovered.removed,
         );
-        Some(directory)
     }
 
     /// Checks a refused opening: the process must be dead, or the journal's disk must have failed.
     fn refused(&mut self, process: usize, error: DirectoryOpenError) {
         let mut world = self.world.borrow_mut();
-        if world.died_on_backing_disk(process) {
-            world.coverage.hit("files: recoveries cut off");
+        if died_on_backing_disk(&mut world, process) {
+            world.kernel.hit("files: recoveries cut off");
             return;
         }
-        if !world.alive(process) {
+        if !world.processes.alive(process) {
             return;
         }
         match error {
             DirectoryOpenError::Log(LogError::Closed | LogError::Io(_)) => (),
             DirectoryOpenError::Log(error) => rule06::unread(&world, 0, error),
             _ if self.lossy => {
-                world.coverage.hit("files: directories that a loss has ended");
+                world.kernel.hit("files: directories that a loss has ended");
                 self.unrecoverable = true;
             }
             error => fail(5, format!("the directory cannot be opened: {error}")),
@@ -255,7 +268,7 @@ impl Program {
     /// Plans a fault of the backing disk now and then: the process dies between two operations, or one is
     /// refused.
     fn arm_disk_fault(&self) {
-        let rng = &mut self.world.borrow_mut().rng;
+        let rng = &mut self.world.borrow_mut().kernel.rng;
         match rng.below(100) {
             _ if self.healed => (),
             0..3 => self.disk.fail_after(rng.below(8)),
@@ -272,7 +285,7 @@ impl Program {
 
     /// Runs one step. `false`: this life is over.
     fn run_step(&mut self, process: usize, directory: &TestedDirectory, opened: &mut OpenModelFiles) -> bool {
-        let draw = self.world.borrow_mut().rng.below(40);
+        let draw = self.world.borrow_mut().kernel.rng.below(40);
         match draw {
             0..12 => return self.change_names(directory),
             12..22 => return self.write(directory, opened),
@@ -285,13 +298,24 @@ impl Program {
             31 => return self.checkpoint(directory),
             32 => self.model.check_running(&self.on_disk(), "while running"),
             33 if !self.healed => {
-                let rng = &mut self.world.borrow_mut().rng;
+                let rng = &mut self.world.borrow_mut().kernel.rng;
                 let room = rng.chance(300).then(|| rng.below(150_000));
                 self.disk.set_room(room);
             }
             _ => {
-                let ms = self.world.borrow_mut().rng.pick(&[0, 1, 5, 20, 100, 600, 2500]);
-                return self.run_for(process, directory, ms);
+                let ms = self
+                    .world
+                    .borrow_mut()
+                    .kernel
+                    .rng
+                    .pick(&[0, 1, 5, 20, 100, 600, 2500]);
+                let mut mount = MaintainedMount {
+                    world: &self.world,
+                    disk: &self.disk,
+                    model: &mut self.model,
+                    directory,
+                };
+                return self.maintenance.run_for(&mut mount, process, ms);
             }
         }
         true
@@ -339,7 +363,7 @@ impl Program {
     }
 
     fn draw_name_change(&self) -> Option<NameChange> {
-        let rng = &mut self.world.borrow_mut().rng;
+        let rng = &mut self.world.borrow_mut().kernel.rng;
         let names = self.model.names();
         let mut directories = vec![Vec::new()];
         directories.extend({ names.iter() }.filter_map(|(path, thing)| {
@@ -377,7 +401,7 @@ impl Program {
         opened: &mut OpenModelFiles,
     ) -> Option<(ModelFileId, Arc<OpenFile<u64>>, bool)> {
         // Opening a file may make the server record and close others, which draws from the world.
-        let index = |count| self.world.borrow_mut().rng.index(count);
+        let index = |count| self.world.borrow_mut().kernel.rng.index(count);
         let names = self.model.names();
         let files: Vec<(&Vec<u8>, ModelFileId)> = { names.iter() }
             .map(|(path, thing)| (path, *thing))
@@ -386,7 +410,7 @@ impl Program {
         if opened.len() > OPEN_MAX {
             opened.swap_remove(index(OPEN_MAX));
         }
-        let (thing, file) = match opened.is_empty() || self.world.borrow_mut().rng.chance(600) {
+        let (thing, file) = match opened.is_empty() || self.world.borrow_mut().kernel.rng.chance(600) {
             true if files.is_empty() => return None,
             true => {
                 let (path, thing) = files[index(files.len())];
@@ -435,7 +459,7 @@ impl Program {
 
     fn draw_pages(&mut self) -> (usize, Vec<u8>) {
         let (first, count) = {
-            let rng = &mut self.world.borrow_mut().rng;
+            let rng = &mut self.world.borrow_mut().kernel.rng;
             let most = rng.pick(&[1, 2, WRITE_PAGES_MAX]);
             let count = rng.between(1, most);
             (rng.below(PAGES_MAX - count + 1), count)
@@ -445,7 +469,7 @@ impl Program {
     }
 
     fn draw_bytes(&self) -> (usize, Vec<u8>) {
-        let rng = &mut self.world.borrow_mut().rng;
+        let rng = &mut self.world.borrow_mut().kernel.rng;
         let longest = rng.pick(&[8, 700, 9000]);
         let mut bytes = vec![0; rng.between(1, longest) as usize];
         rng.fill(&mut bytes);
@@ -456,7 +480,7 @@ impl Program {
         let Some((thing, file, paged)) = self.file(directory, opened) else {
             return true;
         };
-        let size = match (paged, &mut self.world.borrow_mut().rng) {
+        let size = match (paged, &mut self.world.borrow_mut().kernel.rng) {
             (true, rng) => rng.below(PAGES_MAX + 1) as usize * PAGE,
             (false, rng) => rng.below(UNPAGED_BYTES_MAX) as usize,
         };
@@ -480,7 +504,7 @@ impl Program {
 
     fn sync(&mut self, directory: &TestedDirectory) -> bool {
         let (path, thing) = {
-            let rng = &mut self.world.borrow_mut().rng;
+            let rng = &mut self.world.borrow_mut().kernel.rng;
             let names = self.model.names();
             if names.is_empty() {
                 return true;
@@ -512,7 +536,7 @@ impl Program {
             // This error repeats until the directory is opened again.
             Err(CheckpointError::Sync(_)) => {
                 self.hit("files: syncs of the disk beneath that failed");
-                self.world.borrow_mut().rng.chance(500)
+                self.world.borrow_mut().kernel.rng.chance(500)
             }
             Err(_) => true,
         }
@@ -525,73 +549,5 @@ fn may_continue(done: Result<(), ChangeError>) -> bool {
     match done {
         Ok(()) | Err(ChangeError::Name(_) | ChangeError::Disk(_) | ChangeError::Full(_)) => true,
         Err(ChangeError::Append(_) | ChangeError::Wait(_) | ChangeError::Failed(_)) => false,
-    }
-}
-
-/// The node of this path in the directory.
-fn node(names: &NameTable, path: &[u8]) -> InodeId {
-    let mut node = InodeId::ROOT;
-    for name in path.split(|byte| *byte == b'/') {
-        let Some(next) = names.look_up(DirectoryEntry {
-            directory: node,
-            name,
-        }) else {
-            fail(
-                6,
-                format!(
-                    "the directory knows of no {}, which is there",
-                    path.escape_ascii()
-                ),
-            );
-        };
-        node = next;
-    }
-    node
-}
-
-fn directory_entry<'p>(names: &NameTable, path: &'p [u8]) -> DirectoryEntry<'p> {
-    let name = name(path);
-    let directory = match path.len() - name.len() {
-        0 => InodeId::ROOT,
-        slash => node(names, &path[..slash - 1]),
-    };
-    DirectoryEntry { directory, name }
-}
-
-fn describe_change(naming: &NameChange) -> String {
-    let (what, paths) = match naming {
-        NameChange::Make(path, _) => ("make", [path, path]),
-        NameChange::Remove(path) => ("remove", [path, path]),
-        NameChange::Link(of, path) => ("link", [of, path]),
-        NameChange::Rename(from, to, false) => ("rename", [from, to]),
-        NameChange::Rename(from, to, true) => ("exchange", [from, to]),
-    };
-    format!("{what} {} {}", paths[0].escape_ascii(), paths[1].escape_ascii())
-}
-
-fn carry_out(directory: &TestedDirectory, naming: &NameChange) -> Result<(), ChangeError> {
-    let place = |path| directory_entry(&directory.names(), path);
-    match naming {
-        NameChange::Make(path, is_directory) => {
-            let made = InodeSpec {
-                kind: match is_directory {
-                    true => InodeKind::Directory,
-                    false => InodeKind::File,
-                },
-                mode: 0o600,
-                owner: FileOwner::default(),
-                target: b"",
-            };
-            directory.make(place(path), made).map(drop)
-        }
-        NameChange::Link(of, path) => {
-            let of = node(&directory.names(), of);
-            directory.link(of, place(path))
-        }
-        NameChange::Remove(path) => {
-            let is_directory = name(path).starts_with(b"d");
-            directory.remove(place(path), is_directory)
-        }
-        NameChange::Rename(from, to, exchange) => directory.rename(place(from), place(to), true, *exchange),
     }
 }

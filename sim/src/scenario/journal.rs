@@ -6,26 +6,30 @@ use netram_proto::port::{AppendError, CommitTicket, Durability, LogError, Record
 use netram_proto::time::Nanos;
 
 use crate::check;
+use crate::client;
+use crate::event_loop;
+use crate::inject::heal;
 use crate::process::OpenFailure;
+use crate::process::life::crash;
 use crate::world::World;
 
 /// Number of refused openings before everything is healed.
 const TRIES: u32 = 4;
 
 pub(super) fn run(world: &mut World) {
-    let lives = world.rng.between(1, 4);
+    let lives = world.kernel.rng.between(1, 4);
     for _ in 0..lives {
         if let Some(process) = open(world, 0) {
-            let deeds = world.rng.between(5, 60);
+            let deeds = world.kernel.rng.between(5, 60);
             work(world, process, deeds);
-            if world.rng.chance(700) {
-                let cut = world.rng.chance(500);
-                world.crash(process, cut);
+            if world.kernel.rng.chance(700) {
+                let cut = world.kernel.rng.chance(500);
+                crash(world, process, cut);
             }
             end_of(world, process);
         }
     }
-    world.heal();
+    heal(world);
     settle_down(world, 0);
 }
 
@@ -33,23 +37,23 @@ pub(super) fn run(world: &mut World) {
 /// there is nothing to open.
 pub(super) fn open(world: &mut World, host: usize) -> Option<usize> {
     for _ in 0..TRIES {
-        match world.open(host, false) {
+        match client::open(world, host, false) {
             Ok(process) => return Some(process),
             Err(OpenFailure::Crashed) => return None,
             Err(failure) => count(world, &failure),
         }
-        let pause = world.rng.between(10, 2000);
-        world.run_for(Nanos::from_ms(pause));
+        let pause = world.kernel.rng.between(10, 2000);
+        event_loop::run_for(world, Nanos::from_ms(pause));
     }
     open_healed(world, host)
 }
 
 /// Opens the journal with everything healed. If that fails there must be a reason.
 pub(super) fn open_healed(world: &mut World, host: usize) -> Option<usize> {
-    let rested = world.nemesis.stopped;
-    world.heal();
-    world.run_for(Nanos::from_ms(100));
-    let result = world.open(host, false);
+    let rested = world.nemesis.is_stopped();
+    heal(world);
+    event_loop::run_for(world, Nanos::from_ms(100));
+    let result = client::open(world, host, false);
     let opened = match result {
         Ok(process) => Some(process),
         Err(OpenFailure::Crashed) => None,
@@ -59,7 +63,7 @@ pub(super) fn open_healed(world: &mut World, host: usize) -> Option<usize> {
             if matches!(failure, OpenFailure::Refused(RecoveryError::Fenced { .. })) {
                 return None;
             }
-            match world.open(host, true) {
+            match client::open(world, host, true) {
                 Ok(process) => Some(process),
                 Err(failure) => {
                     count(world, &failure);
@@ -70,14 +74,13 @@ pub(super) fn open_healed(world: &mut World, host: usize) -> Option<usize> {
         }
     };
     if !rested {
-        world.nemesis.stopped = false;
-        world.plan_nemesis();
+        world.nemesis.resume(&mut world.kernel);
     }
     opened
 }
 
 fn count(world: &mut World, failure: &OpenFailure) {
-    world.coverage.hit(match failure {
+    world.kernel.hit(match failure {
         OpenFailure::Crashed => "openings cut off",
         OpenFailure::Io(_) => "openings refused: disk",
         OpenFailure::Refused(RecoveryError::Missing { .. }) => "openings refused: members missing",
@@ -92,12 +95,12 @@ fn count(world: &mut World, failure: &OpenFailure) {
 pub(super) fn work(world: &mut World, process: usize, deeds: u64) {
     let mut last: Option<CommitTicket> = None;
     for _ in 0..deeds {
-        if !world.alive(process) {
+        if !world.processes.alive(process) {
             return;
         }
-        match world.rng.below(20) {
+        match world.kernel.rng.below(20) {
             0..8 => {
-                for _ in 0..world.rng.between(1, 6) {
+                for _ in 0..world.kernel.rng.between(1, 6) {
                     match append(world, process) {
                         Ok(ticket) => last = Some(ticket),
                         Err(AppendError::Full { .. }) => trim(world, process),
@@ -108,13 +111,13 @@ pub(super) fn work(world: &mut World, process: usize, deeds: u64) {
             }
             8..14 => {
                 if let Some(ticket) = last {
-                    let durability = match world.rng.below(10) {
+                    let durability = match world.kernel.rng.below(10) {
                         0 => Durability::Disk,
                         1 => Durability::Lazy,
-                        2 if world.profile.can_count() => Durability::Both,
+                        2 if world.kernel.profile.can_count() => Durability::Both,
                         _ => Durability::Remote,
                     };
-                    if world.wait(process, ticket, durability).is_err() {
+                    if client::wait(world, process, ticket, durability).is_err() {
                         return;
                     }
                 }
@@ -122,9 +125,9 @@ pub(super) fn work(world: &mut World, process: usize, deeds: u64) {
             14 => trim(world, process),
             15 => read(world, process),
             _ => {
-                let ms = world.rng.pick(&[0, 1, 5, 20, 100, 600]);
-                let extra = world.rng.below(1_000_000);
-                world.run_for(Nanos(Nanos::from_ms(ms).0 + extra));
+                let ms = world.kernel.rng.pick(&[0, 1, 5, 20, 100, 600]);
+                let extra = world.kernel.rng.below(1_000_000);
+                event_loop::run_for(world, Nanos(Nanos::from_ms(ms).0 + extra));
             }
         }
     }
@@ -132,13 +135,14 @@ pub(super) fn work(world: &mut World, process: usize, deeds: u64) {
 
 pub(super) fn append(world: &mut World, process: usize) -> Result<CommitTicket, AppendError> {
     let max = world
+        .kernel
         .profile
         .payload_max
         .min(world.log_state(process).payload_max);
-    let length = world.rng.index(max + 1);
-    let kind = RecordKind(16 + world.rng.below(4) as u8);
-    let mut noise = world.rng.fork();
-    world.append(process, kind, length, &mut |payload| noise.fill(payload))
+    let length = world.kernel.rng.index(max + 1);
+    let kind = RecordKind(16 + world.kernel.rng.below(4) as u8);
+    let mut noise = world.kernel.rng.fork();
+    client::append(world, process, kind, length, &mut |payload| noise.fill(payload))
 }
 
 fn trim(world: &mut World, process: usize) {
@@ -149,9 +153,9 @@ fn trim(world: &mut World, process: usize) {
         .ends_between(state.head, state.stable)
         .to_vec();
     if !ends.is_empty() {
-        let head = world.rng.pick(&ends).lsn;
+        let head = world.kernel.rng.pick(&ends).lsn;
         // A refusal shows in the next append.
-        let _ = world.trim(process, head);
+        let _ = client::trim(world, process, head);
     }
 }
 
@@ -161,7 +165,7 @@ fn read(world: &mut World, process: usize) {
     let host = world.processes[process].host;
     let mut found: Vec<u8> = Vec::new();
     let mut places: Vec<(Lsn, Lsn)> = Vec::new();
-    let result = world.read(process, state.head, &mut |record| {
+    let result = client::read(world, process, state.head, &mut |record| {
         places.push((record.lsn, record.next));
         found.extend_from_slice(record.payload);
         true
@@ -178,7 +182,7 @@ fn read(world: &mut World, process: usize) {
             if found != wanted || end < state.stable {
                 check::rule06::misread(state.head, end);
             }
-            world.coverage.hit("logs read");
+            world.kernel.hit("logs read");
         }
         Err(LogError::Closed | LogError::Io(_)) => (),
         Err(error) => check::rule06::unread(world, host, error),
@@ -187,37 +191,37 @@ fn read(world: &mut World, process: usize) {
 
 /// Ends a process that is left over before the next one begins; the real one holds a lock on its files.
 fn end_of(world: &mut World, process: usize) {
-    if world.alive(process) {
-        world.crash(process, false);
+    if world.processes.alive(process) {
+        crash(world, process, false);
     }
-    let pause = world.rng.pick(&[0, 1, 30, 400, 2500]);
-    world.run_for(Nanos::from_ms(pause));
+    let pause = world.kernel.rng.pick(&[0, 1, 30, 400, 2500]);
+    event_loop::run_for(world, Nanos::from_ms(pause));
 }
 
 /// Heals everything: the journal opens, a commit ends, the view grows back, and one more crash loses nothing.
 pub(super) fn settle_down(world: &mut World, host: usize) {
     for round in 0..2 {
-        let Some(process) = world.living(host).or_else(|| open_healed(world, host)) else {
+        let Some(process) = world.processes.living(host).or_else(|| open_healed(world, host)) else {
             return;
         };
         // Long enough for a silent lender to be given up, found again, joined and filled.
-        world.run_for(Nanos::from_ms(6000));
+        event_loop::run_for(world, Nanos::from_ms(6000));
         trim_all(world, process);
         if let Ok(ticket) = append(world, process) {
-            let _ = world.wait(process, ticket, Durability::Remote);
+            let _ = client::wait(world, process, ticket, Durability::Remote);
         }
-        world.run_for(Nanos::from_ms(2000));
-        if !world.has_liars() {
+        event_loop::run_for(world, Nanos::from_ms(2000));
+        if !world.lenders.has_liars() {
             check::liveness::grown_back(world, process);
         }
-        let cut = world.rng.chance(500);
+        let cut = world.kernel.rng.chance(500);
         if round == 0 {
-            world.crash(process, cut);
+            crash(world, process, cut);
         }
     }
 }
 
 pub(super) fn trim_all(world: &mut World, process: usize) {
     let stable = world.log_state(process).stable;
-    let _ = world.trim(process, stable);
+    let _ = client::trim(world, process, stable);
 }

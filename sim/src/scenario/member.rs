@@ -19,15 +19,15 @@ struct ClientLog {
 
 pub(super) fn run(world: &mut World) {
     let mut lender = SimLender::new(String::from("d1"), Incarnation(1));
-    let frames = world.rng.between(20, 300);
+    let frames = world.kernel.rng.between(20, 300);
     let mut log = new_log(world, ChainPoint::default());
     let mut epoch = Epoch(1);
     bind(world, &mut lender, 0);
     for conn in 0..frames as usize {
-        match world.rng.below(100) {
-            0..3 => epoch = Epoch(epoch.0 + world.rng.below(2) as u32),
+        match world.kernel.rng.below(100) {
+            0..3 => epoch = Epoch(epoch.0 + world.kernel.rng.below(2) as u32),
             3..5 => {
-                let start = log.ends[world.rng.index(log.ends.len())];
+                let start = log.ends[world.kernel.rng.index(log.ends.len())];
                 log = new_log(world, start);
             }
             5 => {
@@ -38,8 +38,8 @@ pub(super) fn run(world: &mut World) {
             _ => (),
         }
         let packet = draw_frame(world, &lender, &log, epoch);
-        world.tell(|| format!("{packet:x?}"));
-        let (journal, planted) = (world.journal, world.planted);
+        world.kernel.tell(|| format!("{packet:x?}"));
+        let (journal, planted) = (world.kernel.journal(), world.kernel.planted());
         match lender.on_packet(0, &packet, journal, planted) {
             PacketOutcome::Reply(_) | PacketOutcome::Nothing => (),
             PacketOutcome::Ended => {
@@ -48,24 +48,27 @@ pub(super) fn run(world: &mut World) {
             }
             PacketOutcome::Died => restart(world, &mut lender, conn),
         }
-        world.trace.mark(world.now, 9, lender.state().held.0);
-        world.coverage.hit("frames of unruly clients");
+        world.kernel.mark(9, lender.state().held.0);
+        world.kernel.hit("frames of unruly clients");
     }
 }
 
 fn restart(world: &mut World, lender: &mut SimLender, number: usize) {
-    let (journal, planted) = (world.journal, world.planted);
+    let (journal, planted) = (world.kernel.journal(), world.kernel.planted());
     if !lender.start(journal, Incarnation(number as u64 + 2), planted) {
         world
-            .coverage
+            .kernel
             .hit("lenders of unruly clients restarted with memory that did not check");
     }
     bind(world, lender, 0);
 }
 
 fn bind(world: &mut World, lender: &mut SimLender, conn: usize) {
-    let packet = packet_of(&FrameHeader::new(FrameKind::Bind), &world.journal.0.to_le_bytes());
-    let (journal, planted) = (world.journal, world.planted);
+    let packet = packet_of(
+        &FrameHeader::new(FrameKind::Bind),
+        &world.kernel.journal().0.to_le_bytes(),
+    );
+    let (journal, planted) = (world.kernel.journal(), world.kernel.planted());
     lender.on_packet(conn, &packet, journal, planted);
 }
 
@@ -76,13 +79,13 @@ fn new_log(world: &mut World, start: ChainPoint) -> ClientLog {
         ends: vec![start],
     };
     let mut link = start;
-    for _ in 0..world.rng.between(1, 60) {
-        let longest = world.rng.pick(&[10, 300, 6000]);
-        let payload = world.rng.index(longest);
+    for _ in 0..world.kernel.rng.between(1, 60) {
+        let longest = world.kernel.rng.pick(&[10, 300, 6000]);
+        let payload = world.kernel.rng.index(longest);
         let header = RecordHeader::new(link, Epoch(1), start.lsn, RecordKind(16), false, payload);
-        let mut record = vec![world.rng.draw() as u8; header.length];
+        let mut record = vec![world.kernel.rng.draw() as u8; header.length];
         header.write(&mut record);
-        let chain = finish_record(&mut record, world.journal.into());
+        let chain = finish_record(&mut record, world.kernel.journal().into());
         link = ChainPoint {
             lsn: header.next(),
             chain,
@@ -95,7 +98,7 @@ fn new_log(world: &mut World, start: ChainPoint) -> ClientLog {
 
 fn draw_frame(world: &mut World, lender: &SimLender, log: &ClientLog, epoch: Epoch) -> Vec<u8> {
     let state = lender.state();
-    let rng = &mut world.rng;
+    let rng = &mut world.kernel.rng;
     let epoch = if rng.chance(60) {
         Epoch(rng.below(4) as u32)
     } else {

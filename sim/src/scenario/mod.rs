@@ -200,8 +200,8 @@ pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceLines>) -> RunOut
         replica::adapt(&mut profile);
     }
     let mut world = World::new(rng, profile, planted, EventTrace::new(story));
-    let description = format!("seed {seed}: {:?}", world.profile);
-    world.tell(|| description);
+    let description = format!("seed {seed}: {:?}", world.kernel.profile);
+    world.kernel.tell(|| description);
     match kind {
         _ if quiet => quiet::run(&mut world),
         _ if distant => distant::run(&mut world),
@@ -221,30 +221,21 @@ pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceLines>) -> RunOut
 }
 
 fn outcome(world: &mut World) -> RunOutcome {
-    for host in &world.hosts {
+    for host in world.hosts.iter() {
         let counts = host.disk.borrow().counts;
+        world.kernel.add("disk: syncs that failed", counts.sync_failures);
+        world.kernel.add("disk: writes that found no space", counts.full);
+        world.kernel.add("disk: calls that were refused", counts.refused);
         world
-            .coverage
-            .add("disk: syncs that failed", counts.sync_failures);
-        world
-            .coverage
-            .add("disk: writes that found no space", counts.full);
-        world
-            .coverage
-            .add("disk: calls that were refused", counts.refused);
-        world
-            .coverage
+            .kernel
             .add("disk: reads of unreadable sectors", counts.unreadable);
         world
-            .coverage
+            .kernel
             .add("disk: power cuts that lost sectors", counts.cuts_with_loss);
         world
-            .coverage
+            .kernel
             .add("disk: deaths between two operations", counts.crashes_midway);
     }
-    world.coverage.add("events", world.trace.events);
-    RunOutcome {
-        hash: world.trace.hash(),
-        coverage: core::mem::take(&mut world.coverage),
-    }
+    let (hash, coverage) = world.kernel.finish();
+    RunOutcome { hash, coverage }
 }

@@ -15,9 +15,14 @@ use super::replica_proof::{
 };
 use super::volume::{BLOCKS, BYTES, SimVolume, VolumeProgram};
 use crate::check::fail;
-use crate::check::rule12::{self, VolumeHistory};
+use crate::check::rule12;
+use crate::client;
 use crate::data::SimDataLender;
+use crate::data::ask::{break_data, data_dirty, data_done};
+use crate::event_loop;
+use crate::inject::heal;
 use crate::process::OpenFailure;
+use crate::process::life::crash;
 use crate::profile::{WorldFault, WorldProfile};
 use crate::world::World;
 
@@ -44,22 +49,21 @@ pub(super) fn adapt(profile: &mut WorldProfile) {
 
 /// Runs the scenario and returns the world.
 pub(super) fn run(mut world: World) -> World {
-    let lives = world.rng.between(1, 5);
-    let permille = world.profile.disk.survives_permille;
-    let (rng, capacity) = (world.rng.fork(), world.profile.capacity);
-    let mut data = SimDataLender::new(rng, permille, world.journal, capacity, BLOCKS);
-    data.plant(world.planted);
+    let lives = world.kernel.rng.between(1, 5);
+    let permille = world.kernel.profile.disk.survives_permille;
+    let (rng, capacity) = (world.kernel.rng.fork(), world.kernel.profile.capacity);
+    let mut data = SimDataLender::new(rng, permille, world.kernel.journal(), capacity, BLOCKS);
+    data.plant(world.kernel.planted());
     data.start();
-    world.data = Some(data);
-    world.volume_bytes = BYTES;
-    world.changes = VolumeHistory::new(BYTES as usize);
+    world.data.attach(data, BYTES);
+    world.hosts.begin_volume(BYTES as usize);
     let mut program = VolumeProgram::new(world, true);
     for _ in 0..lives {
         if !program.live_and_lose() {
             return program.end();
         }
     }
-    program.world.borrow_mut().heal();
+    heal(&mut program.world.borrow_mut());
     program.settle_down();
     program.end()
 }
@@ -68,7 +72,7 @@ impl VolumeProgram {
     /// Runs one life of the client, after which its disk may be lost. `false`: the scenario is over.
     fn live_and_lose(&mut self) -> bool {
         let (lost, lives_on, taken_over) = {
-            let rng = &mut self.world.borrow_mut().rng;
+            let rng = &mut self.world.borrow_mut().kernel.rng;
             (rng.chance(400), rng.chance(300), rng.chance(400))
         };
         let lived = self.live_on();
@@ -91,7 +95,7 @@ impl VolumeProgram {
         }
         if self.lose_disk() {
             self.live();
-            self.world.borrow_mut().heal();
+            heal(&mut self.world.borrow_mut());
             self.live();
         }
         false
@@ -101,20 +105,22 @@ impl VolumeProgram {
     /// Only its members know the records of that opening.
     fn open_unheard(&mut self) {
         let world = &mut *self.world.borrow_mut();
-        if self.restore_unannounced || !world.rng.chance(150) {
+        if self.restore_unannounced || !world.kernel.rng.chance(150) {
             return;
         }
-        world.data_blocked_host = Some(self.host);
-        world.tell(|| String::from("the next opening reaches no data lender"));
-        if let Ok(process) = world.open(self.host, false) {
-            world.crash(process, false);
-            world.coverage.hit("data: last openings that nobody heard");
+        world.data.hold(Some(self.host));
+        world
+            .kernel
+            .tell(|| String::from("the next opening reaches no data lender"));
+        if let Ok(process) = client::open(world, self.host, false) {
+            crash(world, process, false);
+            world.kernel.hit("data: last openings that nobody heard");
         }
     }
 
     /// Lets the data lender do its part after an operation of the program.
     pub(super) fn run_data_lender(&mut self, process: usize, volume: &SimVolume) {
-        let draw = self.world.borrow_mut().rng.below(40);
+        let draw = self.world.borrow_mut().kernel.rng.below(40);
         if draw == 0 {
             self.disturb_data_lender(process);
         }
@@ -124,14 +130,17 @@ impl VolumeProgram {
     /// In most lives the program writes nothing before the replica has caught up, so that they test its
     /// service.
     pub(super) fn begin_life(&mut self, process: usize, volume: &SimVolume) {
-        if self.world.borrow_mut().rng.chance(300) {
+        if self.world.borrow_mut().kernel.rng.chance(300) {
             return;
         }
         for _ in 0..20 {
-            self.world.borrow_mut().run_for(Nanos::from_ms(50));
+            event_loop::run_for(&mut self.world.borrow_mut(), Nanos::from_ms(50));
             self.run_source_action(process, volume);
             let world = self.world.borrow();
-            let kept = world.serving(process).map(|serving| serving.writer.replica_ack());
+            let kept = world
+                .processes
+                .serving(process)
+                .map(|serving| serving.writer.replica_ack());
             if kept.is_none_or(|kept| kept.is_some()) {
                 return;
             }
@@ -141,35 +150,38 @@ impl VolumeProgram {
     /// Disturbs the data lender.
     fn disturb_data_lender(&mut self, process: usize) {
         let mut world = self.world.borrow_mut();
-        if world.nemesis_stopped() {
+        if world.nemesis.is_stopped() {
             return;
         }
-        let draw = world.rng.below(5);
-        let away = Nanos::from_ms(world.rng.pick(&[20, 400, 3000, 20_000]));
-        let until = world.now + away;
-        let operations = world.rng.below(12) as u32;
-        world.tell(|| match draw {
+        let draw = world.kernel.rng.below(5);
+        let away = Nanos::from_ms(world.kernel.rng.pick(&[20, 400, 3000, 20_000]));
+        let until = world.kernel.now() + away;
+        let operations = world.kernel.rng.below(12) as u32;
+        world.kernel.tell(|| match draw {
             0 => String::from("the data lender's process is killed"),
             1 => format!("the data lender's process may die in {operations} operations"),
             2 => format!("the data lender stands still for {} ms", away.0 / 1_000_000),
             3 => format!("the data lender is away for {} ms", away.0 / 1_000_000),
             _ => String::from("the data lender's connections break"),
         });
-        let Some(data) = &mut world.data else { return };
+        let world = &mut *world;
+        let Some(data) = world.data.lender_mut() else {
+            return;
+        };
         match draw {
             0 if data.is_up() => {
-                world.data_died();
-                if world.rng.chance(500) {
-                    world.break_data(process);
+                world.data.died(&mut world.kernel);
+                if world.kernel.rng.chance(500) {
+                    break_data(world, process);
                 }
             }
             1 => data.disk.borrow_mut().crash_after(operations),
             2 => data.paused_until = until,
             3 => {
                 data.away_until = until;
-                world.coverage.hit("data: absences");
+                world.kernel.hit("data: absences");
             }
-            _ => world.break_data(process),
+            _ => break_data(world, process),
         }
     }
 
@@ -178,21 +190,24 @@ impl VolumeProgram {
         for _ in 0..64 {
             let (todo, flushed) = {
                 let world = self.world.borrow();
-                let link = world.serving(process).and_then(|serving| serving.data.as_ref());
+                let link = world
+                    .processes
+                    .serving(process)
+                    .and_then(|serving| serving.data.as_ref());
                 let Some(link) = link else { return };
                 (link.action.clone(), link.source.trimmable())
             };
             if let Some(flushed) = flushed {
                 let dirty = volume.replica_flushed(flushed);
-                self.world.borrow_mut().data_dirty(process, dirty);
+                data_dirty(&mut self.world.borrow_mut(), process, dirty);
             }
-            let Some(todo) = todo.filter(|_| !self.world.borrow_mut().rng.chance(200)) else {
+            let Some(todo) = todo.filter(|_| !self.world.borrow_mut().kernel.rng.chance(200)) else {
                 return;
             };
             if self.perform(process, volume, todo).is_none() {
                 self.world
                     .borrow_mut()
-                    .coverage
+                    .kernel
                     .hit("data: steps of a resync that failed");
                 return;
             }
@@ -259,7 +274,7 @@ impl VolumeProgram {
             (self.pass, self.cursor) = (pass, 0);
         }
         // A few at a time, so that even the resync of a small volume takes long.
-        let most = self.world.borrow_mut().rng.between(1, 4).min(max as u64);
+        let most = self.world.borrow_mut().kernel.rng.between(1, 4).min(max as u64);
         let run = match pass {
             0 => volume.next_resync(self.cursor, most).ok()?,
             _ => volume.next_dirtied(self.cursor, most).ok()?,
@@ -275,7 +290,7 @@ impl VolumeProgram {
     }
 
     fn send_digests(&mut self, process: usize, volume: &SimVolume, first: u64, count: usize) -> Option<()> {
-        let most = self.world.borrow_mut().rng.between(1, 6).min(count as u64);
+        let most = self.world.borrow_mut().kernel.rng.between(1, 6).min(count as u64);
         let count = most.min(BLOCKS.saturating_sub(first)) as usize;
         let mut bytes = vec![0; count * BLOCK];
         if count > 0 && !self.read_to_send(process, volume, first, &mut bytes)? {
@@ -317,21 +332,29 @@ impl VolumeProgram {
         into: &mut [u8],
     ) -> Option<bool> {
         let asked = self.pending_action(process);
-        self.world.borrow_mut().reads_to_send = true;
+        self.world.borrow_mut().data.set_reads_to_send(true);
         let read = volume.read_own(first, into);
-        self.world.borrow_mut().reads_to_send = false;
+        self.world.borrow_mut().data.set_reads_to_send(false);
         read.ok()?;
         if self.pending_action(process) != asked {
             self.count("data: blocks read for a connection that went");
             return Some(false);
         }
-        rule12::sent(&mut self.world.borrow_mut(), process, first, into);
+        let World {
+            kernel,
+            hosts,
+            processes,
+            ..
+        } = &mut *self.world.borrow_mut();
+        if let Some(serving) = processes.serving(process) {
+            rule12::sent(kernel, hosts.volume(), serving.writer.stable(), first, into);
+        }
         Some(true)
     }
 
     fn pending_action(&self, process: usize) -> Option<(Option<u64>, Option<SourceAction>)> {
         let world = self.world.borrow();
-        let link = world.serving(process)?.data.as_ref()?;
+        let link = world.processes.serving(process)?.data.as_ref()?;
         Some(link.pending_action())
     }
 
@@ -343,28 +366,33 @@ impl VolumeProgram {
             netram_proto::time::Time,
         ) -> Vec<netram_block_machine::ReplicaMessage>,
     ) {
-        self.world.borrow_mut().data_done(process, tell);
+        data_done(&mut self.world.borrow_mut(), process, tell);
     }
 
     pub(super) fn count(&self, what: &'static str) {
-        self.world.borrow_mut().coverage.hit(what);
+        self.world.borrow_mut().kernel.hit(what);
     }
 
     fn head(&self, process: usize) -> Option<ChainPoint> {
         let world = self.world.borrow();
-        world.serving(process).map(|serving| serving.superblock.head)
+        world
+            .processes
+            .serving(process)
+            .map(|serving| serving.superblock.head)
     }
 
     /// Destroys the client's machine and its disk. The replica's files take the disk's place, as in a
     /// take-over. `false`: that is refused or impossible.
     fn lose_disk(&mut self) -> bool {
         let world = &mut *self.world.borrow_mut();
-        world.coverage.hit("data: clients' disks lost");
-        world.tell(|| String::from("the client's disk is lost; its replica is taken over"));
-        let Some(mut data) = world.data.take() else {
+        world.kernel.hit("data: clients' disks lost");
+        world
+            .kernel
+            .tell(|| String::from("the client's disk is lost; its replica is taken over"));
+        let Some(mut data) = world.data.detach() else {
             return false;
         };
-        data.crash(world.rng.chance(300));
+        data.crash(world.kernel.rng.chance(300));
         data.disk.borrow_mut().heal();
         let contents = data.prepare();
         let Some(found) = data.inspect() else {
@@ -375,13 +403,15 @@ impl VolumeProgram {
         };
         if found.condition != ReplicaCondition::Following {
             world
-                .coverage
+                .kernel
                 .hit("data: restores refused: the replica is not whole");
             return false;
         }
-        world.return_to(self.host, found.view.epoch);
+        world
+            .hosts
+            .return_to(&mut world.kernel, self.host, found.view.epoch);
         if let Some((end, contents)) = contents {
-            rule12::whole(world, end, &contents);
+            rule12::whole(&mut world.kernel, world.hosts.volume(), end, &contents);
         }
         let promise = acked_by_members(world, self.host, &found.view).max(found.closed.unwrap_or_default());
         if let Some(ends) = &self.ends {
@@ -405,7 +435,7 @@ impl VolumeProgram {
         host.history.durable = found.end;
         let (head, end) = (found.end, host.history.tail());
         assert!(head <= end, "the replica has nothing that was never appended");
-        world.refresh_view(self.host);
+        world.hosts.refresh_view(self.host);
         take_over(world, self.host, &found.view, found.end)
     }
 
@@ -414,20 +444,20 @@ impl VolumeProgram {
         if self.lossy {
             return;
         }
-        let accepted = self.world.borrow().coverage.get("losses that were accepted");
+        let accepted = self.world.borrow().kernel.count("losses that were accepted");
         let opened = self.open_journal();
         let Some(process) = opened.filter(|_| accepted == 0 && !self.lossy) else {
             return;
         };
         let Some(volume) = self.open(process) else { return };
-        if self.world.borrow_mut().rng.chance(500) {
+        if self.world.borrow_mut().kernel.rng.chance(500) {
             self.write_on(process, &volume);
         }
         for _ in 0..ROUNDS_MAX {
-            self.world.borrow_mut().run_for(Nanos::from_ms(100));
+            event_loop::run_for(&mut self.world.borrow_mut(), Nanos::from_ms(100));
             let _ = volume.drain();
             self.run_source_action(process, &volume);
-            if !self.world.borrow().alive(process) {
+            if !self.world.borrow().processes.alive(process) {
                 return;
             }
             self.fetch_blocks(&volume);
@@ -438,7 +468,7 @@ impl VolumeProgram {
             }
         }
         let world = self.world.borrow();
-        let Some(serving) = world.serving(process) else {
+        let Some(serving) = world.processes.serving(process) else {
             return;
         };
         let poisoned = serving.poisoned.is_some() || serving.writer.fenced().is_some();
@@ -467,6 +497,7 @@ impl VolumeProgram {
         let world = self.world.borrow();
         let state = world.log_state(process);
         let in_service = world
+            .processes
             .serving(process)
             .is_some_and(|serving| serving.writer.replica_ack().is_some());
         drop(world);
@@ -474,7 +505,7 @@ impl VolumeProgram {
             .world
             .borrow_mut()
             .data
-            .as_mut()
+            .lender_mut()
             .and_then(SimDataLender::contents);
         let Some((flushed, theirs)) = contents.filter(|_| in_service) else {
             return false;
@@ -500,35 +531,35 @@ fn take_over(world: &mut World, host: usize, kept: &View, end: Lsn) -> bool {
     let unheard_of = is_fenced_unheard_of(world, kept);
     for attempt in 0..=TRIES {
         if attempt == TRIES {
-            world.heal();
-            world.run_for(Nanos::from_ms(100));
+            heal(world);
+            event_loop::run_for(world, Nanos::from_ms(100));
         }
-        match world.open(host, false) {
+        match client::open(world, host, false) {
             Ok(process) => {
                 if unheard_of {
                     fail(12, String::from(FENCED_UNHEARD_OF));
                 }
-                world.coverage.hit("data: volumes restored");
-                world.crash(process, false);
+                world.kernel.hit("data: volumes restored");
+                crash(world, process, false);
                 return true;
             }
             Err(OpenFailure::Refused(RecoveryError::Fenced { .. })) => {
-                world.coverage.hit("data: restores refused: a later epoch");
+                world.kernel.hit("data: restores refused: a later epoch");
                 return false;
             }
             Err(OpenFailure::Refused(RecoveryError::Unproven { .. })) => {
                 if attempt > 0 && is_provable(kept, end) {
                     fail(12, String::from(PROVES_NO_MORE));
                 }
-                world.coverage.hit("data: restores refused: unproven");
+                world.kernel.hit("data: restores refused: unproven");
                 return false;
             }
             Err(_) => (),
         }
-        let pause = world.rng.between(10, 1000);
-        world.run_for(Nanos::from_ms(pause));
+        let pause = world.kernel.rng.between(10, 1000);
+        event_loop::run_for(world, Nanos::from_ms(pause));
     }
-    world.coverage.hit("data: restores refused: members missing");
+    world.kernel.hit("data: restores refused: members missing");
     // Appends that were under way when the client died may have told members to drop more.
     if is_backed(world, kept, end) {
         fail(

@@ -28,9 +28,9 @@ pub(super) fn acked_by_members(world: &World, host: usize, kept: &View) -> Lsn {
         && (same(&host.view) && host.view.members.len() == kept.members.len()
             || shared && host.view.rule == CommitRule::All);
     if decidable {
-        host.history.acked_by_members.max(world.acked_in_service)
+        host.history.acked_by_members.max(world.data.acked_in_service())
     } else {
-        world.acked_in_service
+        world.data.acked_in_service()
     }
 }
 
@@ -46,7 +46,7 @@ pub(super) fn is_backed(world: &World, kept: &View, end: Lsn) -> bool {
     counted
         && kept.base <= end
         && kept.members.iter().all(|member| {
-            let index = world.lender_of(member);
+            let index = world.lenders.lender_of(member);
             world.lenders[index].incarnation == member.incarnation && holds(index, member)
         })
 }
@@ -63,7 +63,7 @@ pub(super) const PROVES_NO_MORE: &str =
 pub(super) fn is_fenced_unheard_of(world: &World, kept: &View) -> bool {
     let leap = kept.restored(kept.writer).epoch;
     kept.members.iter().any(|member| {
-        let lender = &world.lenders[world.lender_of(member)];
+        let lender = world.lenders.member(member);
         let fenced_by = lender.state().epoch;
         lender.incarnation == member.incarnation && kept.epoch < fenced_by && fenced_by < leap
     })

@@ -15,8 +15,14 @@ use super::replica_proof::{
 };
 use super::volume::{BLOCKS, BYTES, SimVolume, VolumeProgram};
 use crate::check::fail;
+use crate::client;
+use crate::client::{ALL_MEMBERS_WAIT, RECOVERY_TIMEOUT};
+use crate::data::ask::{ask_data, store_view_at_data};
 use crate::data::{SimVolumeFiles, VOLUME, add_volume, volume_files};
-use crate::process::{ALL_MEMBERS_WAIT, OpenFailure, RECOVERY_TIMEOUT};
+use crate::event_loop;
+use crate::inject::heal;
+use crate::process::OpenFailure;
+use crate::process::life::crash;
 use crate::world::World;
 
 /// Attempts before everything is healed. One more follows, which nothing interrupts.
@@ -74,7 +80,7 @@ impl VolumeProgram {
     pub(super) fn restore(&mut self) -> bool {
         self.count("data: clients' disks lost");
         let story = || String::from("the client's disk is lost; its volume is restored");
-        self.world.borrow_mut().tell(story);
+        self.world.borrow_mut().kernel.tell(story);
         let mut loss = Loss {
             last_heard: None,
             our_writers: Vec::new(),
@@ -84,8 +90,8 @@ impl VolumeProgram {
             let last = attempt == ATTEMPTS;
             if last {
                 let mut world = self.world.borrow_mut();
-                world.heal();
-                world.run_for(Nanos::from_ms(100));
+                heal(&mut world);
+                event_loop::run_for(&mut world, Nanos::from_ms(100));
             }
             match self.attempt(&mut loss, last) {
                 Ok(()) => {
@@ -131,10 +137,7 @@ impl VolumeProgram {
         }
         let files = self.fill(host, claimed.end.lsn).ok_or(AttemptError::CutOff)?;
         self.pause(last)?;
-        let kept = self
-            .world
-            .borrow_mut()
-            .store_view_at_data(process, &released, &released, true);
+        let kept = store_view_at_data(&mut self.world.borrow_mut(), process, &released, &released, true);
         match kept {
             Some(Ok(_)) => (),
             Some(Err(_)) | None => return Err(AttemptError::CutOff),
@@ -148,32 +151,32 @@ impl VolumeProgram {
     /// Asks the data lender and the members whether the restore would succeed, before anything is claimed
     /// (rule 18).
     fn prove(&mut self, process: usize, loss: &mut Loss) -> Result<(), AttemptError> {
-        let session = self.world.borrow_mut().data_session();
+        let session = self.world.borrow_mut().data.open_session();
         let found = self.describe(process, session)?;
         let world = &mut *self.world.borrow_mut();
         loss.note(world, &found);
         let view = found.view.restored(WriterId(0)).restored(WriterId(0));
-        let addresses = world.addresses();
+        let addresses = world.lenders.addresses();
         let mut question = Recovery::new(
             &view,
             view.epoch,
             view.writer,
             found.end.lsn,
-            world.now,
+            world.kernel.now(),
             ALL_MEMBERS_WAIT,
             RECOVERY_TIMEOUT,
         )
         .with_addresses(addresses.iter().map(String::as_str));
-        question.plant(world.planted);
+        question.plant(world.kernel.planted());
         let question = question.of_replica(&view, found.closed).probing();
         let asker = world.add_blank_host();
-        match world.ask_members(asker, question, None) {
+        match client::ask_members(world, asker, question, None) {
             Some((Ok(()), _)) => {
-                world.coverage.hit("data: restores proven before their claim");
+                world.kernel.hit("data: restores proven before their claim");
                 Ok(())
             }
             Some((Err(refusal), _)) => {
-                world.coverage.hit("data: restores refused before their claim");
+                world.kernel.hit("data: restores refused before their claim");
                 refused(&refusal, loss)
             }
             None => Err(AttemptError::CutOff),
@@ -188,19 +191,20 @@ impl VolumeProgram {
         loss: &mut Loss,
         last: bool,
     ) -> Result<ReplicaDescription, AttemptError> {
-        let mut session = self.world.borrow_mut().data_session();
+        let mut session = self.world.borrow_mut().data.open_session();
         let before = self.describe(process, session)?;
         self.pause(last)?;
         let world = &mut *self.world.borrow_mut();
-        let writer = WriterId(world.rng.draw());
+        let writer = WriterId(world.kernel.rng.draw());
         let claim = before.view.restored(writer);
-        session = world.data_session();
+        session = world.data.open_session();
         let follow = before.follow.claim(claim.epoch, claim.writer, true);
-        match world.ask_data(process, session, &follow, FrameKind::Following) {
+        match ask_data(world, process, session, &follow, FrameKind::Following) {
             Some(Ok(_)) => (),
             Some(Err(_)) | None => return Err(AttemptError::CutOff),
         }
-        let now = describe(world.ask_data(
+        let now = describe(ask_data(
+            world,
             process,
             session,
             &ReplicaMessage::inquire(Some(VOLUME.0)),
@@ -213,7 +217,7 @@ impl VolumeProgram {
         let keep = ReplicaMessage::keep_view(&view, BYTES, now.closed.is_some());
         loss.note(world, &now);
         loss.our_writers.push(writer);
-        match world.ask_data(process, session, &keep, FrameKind::ViewStored) {
+        match ask_data(world, process, session, &keep, FrameKind::ViewStored) {
             Some(Ok(_)) => Ok(ReplicaDescription { view, ..now }),
             Some(Err(_)) | None => Err(AttemptError::CutOff),
         }
@@ -221,10 +225,13 @@ impl VolumeProgram {
 
     fn describe(&mut self, process: usize, session: u64) -> Result<ReplicaDescription, AttemptError> {
         let question = ReplicaMessage::inquire(Some(VOLUME.0));
-        let answer = self
-            .world
-            .borrow_mut()
-            .ask_data(process, session, &question, FrameKind::Replica);
+        let answer = ask_data(
+            &mut self.world.borrow_mut(),
+            process,
+            session,
+            &question,
+            FrameKind::Replica,
+        );
         describe(answer)
     }
 
@@ -234,10 +241,10 @@ impl VolumeProgram {
         let Some(heard) = &loss.last_heard else {
             return Err(AttemptError::CutOff);
         };
-        let host = world.restore_host(self.host, &claimed.view, claimed.end, &heard.view);
+        let host = world.restore_host(self.host, (&claimed.view, claimed.end), &heard.view);
         world.hosts[host].replica_closed = Some(claimed.closed);
-        world.data_blocked_host = Some(host);
-        let process = match world.open(host, false) {
+        world.data.hold(Some(host));
+        let process = match client::open(world, host, false) {
             Ok(process) => process,
             Err(OpenFailure::Refused(refusal)) => {
                 refused(&refusal, loss)?;
@@ -249,7 +256,7 @@ impl VolumeProgram {
             fail(12, String::from(FENCED_UNHEARD_OF));
         }
         // This process serves no program: the restore itself sends the following messages.
-        world.crash(process, false);
+        crash(world, process, false);
         let end = world.hosts[host].history.durable;
         let promise = acked_by_members(world, self.host, &heard.view).max(heard.closed.unwrap_or_default());
         if end < promise {
@@ -281,10 +288,7 @@ impl VolumeProgram {
             writer: released.writer,
             ..claimed.view.clone()
         };
-        let kept = self
-            .world
-            .borrow_mut()
-            .store_view_at_data(process, &before, released, false);
+        let kept = store_view_at_data(&mut self.world.borrow_mut(), process, &before, released, false);
         let Some(Ok(session)) = kept else {
             return Err(AttemptError::CutOff);
         };
@@ -294,15 +298,16 @@ impl VolumeProgram {
             let world = &mut *self.world.borrow_mut();
             let most = end.min(room);
             let bytes = (most.since(sent) as usize).min(FRAME_BODY_BYTES_MAX);
-            let bytes = bytes.min(world.rng.between(1, 20_000) as usize);
+            let bytes = bytes.min(world.kernel.rng.between(1, 20_000) as usize);
             let header = FrameHeader {
                 lsn: sent,
                 epoch: released.epoch,
                 sender: released.writer.0,
                 ..FrameHeader::new(FrameKind::Records)
             };
-            let body = world.log_bytes(host, sent, sent.plus(bytes as u64), true);
-            let said = world.ask_data(
+            let body = world.hosts.log_bytes(host, sent, sent.plus(bytes as u64), true);
+            let said = ask_data(
+                world,
                 process,
                 session,
                 &ReplicaMessage { header, body },
@@ -314,7 +319,7 @@ impl VolumeProgram {
             sent = sent.plus(bytes as u64);
             // A flushed LSN is reported once; the sync under way may report it to another session.
             let ping = ReplicaMessage::bare(FrameHeader::new(FrameKind::Ping));
-            let flushed = match (said, world.ask_data(process, session, &ping, FrameKind::Pong)) {
+            let flushed = match (said, ask_data(world, process, session, &ping, FrameKind::Pong)) {
                 (Some(Err(_)), _) | (_, Some(Err(_))) => return Err(AttemptError::CutOff),
                 (_, Some(Ok(pong))) => pong.header.lsn,
                 (_, None) => Lsn(0),
@@ -322,10 +327,10 @@ impl VolumeProgram {
             if flushed >= end {
                 return Ok(());
             }
-            if !last && world.rng.chance(20) {
+            if !last && world.kernel.rng.chance(20) {
                 return Err(AttemptError::CutOff);
             }
-            world.run_for(Nanos::from_ms(20));
+            event_loop::run_for(world, Nanos::from_ms(20));
         }
         Err(AttemptError::CutOff)
     }
@@ -337,7 +342,7 @@ impl VolumeProgram {
         disk.borrow_mut().revive();
         let files = add_volume(disk, BLOCKS);
         let all = volume_files(disk, files, true);
-        let restoring = VolumeRestore::begin(all, VOLUME, world.journal, BYTES, from).ok()?;
+        let restoring = VolumeRestore::begin(all, VOLUME, world.kernel.journal(), BYTES, from).ok()?;
         restoring.missing(0, BLOCKS).ok()?;
         restoring.finish().ok()?;
         Some(files)
@@ -351,18 +356,18 @@ impl VolumeProgram {
             self.zombie = Some((process, volume));
         }
         let mut world = self.world.borrow_mut();
-        let ms = world.rng.pick(&[0, 1, 20, 300, 2500]);
-        world.run_for(Nanos::from_ms(ms));
+        let ms = world.kernel.rng.pick(&[0, 1, 20, 300, 2500]);
+        event_loop::run_for(&mut world, Nanos::from_ms(ms));
         if last {
             return Ok(());
         }
-        if world.rng.chance(60) && !world.nemesis_stopped() {
-            let operations = world.rng.below(12) as u32;
-            if let Some(data) = &world.data {
+        if world.kernel.rng.chance(60) && !world.nemesis.is_stopped() {
+            let operations = world.kernel.rng.below(12) as u32;
+            if let Some(data) = world.data.lender() {
                 data.disk.borrow_mut().crash_after(operations);
             }
         }
-        match world.rng.chance(100) {
+        match world.kernel.rng.chance(100) {
             true => Err(AttemptError::CutOff),
             false => Ok(()),
         }
@@ -370,7 +375,7 @@ impl VolumeProgram {
 
     /// Lets the given-up client write, and receive the answers of data lender and members.
     fn run_zombie(&mut self, process: usize, volume: &SimVolume) {
-        if !self.world.borrow().alive(process) {
+        if !self.world.borrow().processes.alive(process) {
             return;
         }
         self.count("data: deeds of a client that was given up");
@@ -391,7 +396,7 @@ impl VolumeProgram {
         if !volume.is_restoring() {
             return;
         }
-        let from = self.world.borrow_mut().rng.below(BLOCKS);
+        let from = self.world.borrow_mut().kernel.rng.below(BLOCKS);
         for from in [from, 0] {
             if volume.copy_step(from).is_ok_and(|copied| copied.blocks > 0) {
                 self.count("data: blocks of a restored volume brought home");
@@ -405,9 +410,9 @@ impl VolumeProgram {
         let Some((process, _volume)) = self.zombie.take() else {
             return;
         };
-        self.world.borrow_mut().run_for(Nanos::from_ms(8000));
+        event_loop::run_for(&mut self.world.borrow_mut(), Nanos::from_ms(8000));
         let mut world = self.world.borrow_mut();
-        if let Some(serving) = world.serving(process) {
+        if let Some(serving) = world.processes.serving(process) {
             if serving.writer.fenced().is_none() && serving.poisoned.is_none() {
                 fail(
                     4,
@@ -416,11 +421,9 @@ impl VolumeProgram {
                     ),
                 );
             }
-            world
-                .coverage
-                .hit("data: clients given up that learnt their fate");
+            world.kernel.hit("data: clients given up that learnt their fate");
         }
-        world.crash(process, false);
+        crash(&mut world, process, false);
     }
 }
 

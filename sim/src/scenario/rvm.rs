@@ -14,7 +14,10 @@ use netram_rvm::{
 use super::journal;
 use crate::check::fail;
 use crate::check::rvm::{MemoryModel, ModelTransaction};
-use crate::process::SimLog;
+use crate::client::SimLog;
+use crate::event_loop;
+use crate::inject::heal;
+use crate::process::life::crash;
 use crate::storage::{SegmentDirectory, SimStorage};
 use crate::world::{World, WorldHandle};
 
@@ -45,11 +48,11 @@ pub(super) struct MemoryProgram {
 /// Runs the scenario and returns the world.
 pub(super) fn run(world: World) -> World {
     let mut program = MemoryProgram::new(world);
-    let lives = program.world.borrow_mut().rng.between(1, 4);
+    let lives = program.world.borrow_mut().kernel.rng.between(1, 4);
     for _ in 0..lives {
         program.live();
     }
-    program.world.borrow_mut().heal();
+    heal(&mut program.world.borrow_mut());
     program.live();
     program.live();
     program.end()
@@ -58,10 +61,10 @@ pub(super) fn run(world: World) -> World {
 impl MemoryProgram {
     /// A program that has never run.
     pub(super) fn new(mut world: World) -> MemoryProgram {
-        let segments = world.rng.between(1, 2) as usize;
-        let batch = world.rng.pick(&[500, 4000, 1 << 20]);
-        let spool = world.rng.pick(&[0, 0, 300, 2000, 1 << 20]);
-        let lazy_percent = world.rng.pick(&[30, 30, 90]);
+        let segments = world.kernel.rng.between(1, 2) as usize;
+        let batch = world.kernel.rng.pick(&[500, 4000, 1 << 20]);
+        let spool = world.kernel.rng.pick(&[0, 0, 300, 2000, 1 << 20]);
+        let lazy_percent = world.kernel.rng.pick(&[30, 30, 90]);
         let world = Rc::new(RefCell::new(world));
         MemoryProgram {
             world,
@@ -91,37 +94,38 @@ impl MemoryProgram {
         if self.lossy {
             return;
         }
-        let accepted = self.world.borrow().coverage.get("losses that were accepted");
+        let accepted = self.world.borrow().kernel.count("losses that were accepted");
         let opened = journal::open(&mut self.world.borrow_mut(), 0);
-        self.lossy |= self.world.borrow().coverage.get("losses that were accepted") > accepted;
+        self.lossy |= self.world.borrow().kernel.count("losses that were accepted") > accepted;
         let Some(process) = opened else { return };
         if self.lossy {
             return;
         }
         self.serve(process);
         let mut world = self.world.borrow_mut();
-        let cut = world.rng.chance(500);
-        world.crash(process, cut);
-        let pause = world.rng.pick(&[0, 1, 30, 400, 2500]);
-        world.run_for(Nanos::from_ms(pause));
+        let cut = world.kernel.rng.chance(500);
+        crash(&mut world, process, cut);
+        let pause = world.kernel.rng.pick(&[0, 1, 30, 400, 2500]);
+        event_loop::run_for(&mut world, Nanos::from_ms(pause));
     }
 
     fn serve(&mut self, process: usize) {
         let Some((memory, mut regions)) = self.open(process) else {
-            self.world.borrow_mut().coverage.hit("rvm: openings that failed");
+            self.world.borrow_mut().kernel.hit("rvm: openings that failed");
             return;
         };
-        let deeds = self.world.borrow_mut().rng.between(5, 60);
+        let deeds = self.world.borrow_mut().kernel.rng.between(5, 60);
         for _ in 0..deeds {
             self.copy_when_due();
-            if !self.world.borrow().alive(process) || !self.run_step(process, &memory, &mut regions) {
+            if !self.world.borrow().processes.alive(process) || !self.run_step(process, &memory, &mut regions)
+            {
                 break;
             }
         }
         self.count(&memory);
         // Otherwise the handle is dropped, which logs the spool if the process can.
-        if self.world.borrow_mut().rng.chance(200) && memory.close().is_ok() {
-            self.world.borrow_mut().coverage.hit("rvm: closings");
+        if self.world.borrow_mut().kernel.rng.chance(200) && memory.close().is_ok() {
+            self.world.borrow_mut().kernel.hit("rvm: closings");
             self.model.flushed();
         }
     }
@@ -138,11 +142,11 @@ impl MemoryProgram {
 
     fn count(&self, memory: &Memory) {
         let statistics = memory.statistics();
-        let coverage = &mut self.world.borrow_mut().coverage;
-        coverage.add("rvm: commits spooled", statistics.spooled_commits);
-        coverage.add("rvm: records of a spool", statistics.spool_records);
-        coverage.add("rvm: compactions of a spool", statistics.spool_compactions);
-        coverage.add("rvm: bytes that a spool saved", statistics.bytes_saved_between);
+        let kernel = &mut self.world.borrow_mut().kernel;
+        kernel.add("rvm: commits spooled", statistics.spooled_commits);
+        kernel.add("rvm: records of a spool", statistics.spool_records);
+        kernel.add("rvm: compactions of a spool", statistics.spool_compactions);
+        kernel.add("rvm: bytes that a spool saved", statistics.bytes_saved_between);
     }
 
     /// Options with which the memory is opened.
@@ -151,8 +155,8 @@ impl MemoryProgram {
         RvmOptions {
             truncation_batch_bytes: self.batch,
             spool_bytes: self.spool,
-            planted: world.planted,
-            ..RvmOptions::new(world.journal)
+            planted: world.kernel.planted(),
+            ..RvmOptions::new(world.kernel.journal())
         }
     }
 
@@ -166,7 +170,7 @@ impl MemoryProgram {
             fail(24, format!("the only log was refused its segments: {error}"));
         }
         let memory = opened.ok()?;
-        memory.plant(self.world.borrow().planted);
+        memory.plant(self.world.borrow().kernel.planted());
         let mut regions = Vec::new();
         for name in &SEGMENT_NAMES[..self.segments] {
             // Refused if an earlier life has created it.
@@ -176,16 +180,16 @@ impl MemoryProgram {
         let found = regions.iter().map(|region| region.read().to_vec()).collect();
         let in_doubt = self.model.reopened(found);
         let mut world = self.world.borrow_mut();
-        world.coverage.hit("rvm: openings");
+        world.kernel.hit("rvm: openings");
         world
-            .coverage
+            .kernel
             .add("rvm: commits in doubt that were found", in_doubt as u64);
         Some((memory, regions))
     }
 
     /// Runs one step. `false`: this life is over.
     fn run_step(&mut self, process: usize, memory: &Memory, regions: &mut Vec<Region>) -> bool {
-        let draw = self.world.borrow_mut().rng.below(22);
+        let draw = self.world.borrow_mut().kernel.rng.below(22);
         match draw {
             0..13 => return self.transact(process, memory, regions),
             13 => {
@@ -201,11 +205,11 @@ impl MemoryProgram {
             20 => {
                 // The thread does this about every second: it logs the spool without waiting.
                 if memory.flush(Durability::Lazy).is_err() {
-                    return self.world.borrow().alive(process);
+                    return self.world.borrow().processes.alive(process);
                 }
             }
             21 => {
-                let segment = self.world.borrow_mut().rng.index(self.segments);
+                let segment = self.world.borrow_mut().kernel.rng.index(self.segments);
                 if regions.swap_remove(segment).unmap().is_err() {
                     unreachable!("no transaction is open");
                 }
@@ -216,7 +220,7 @@ impl MemoryProgram {
                 };
                 regions.push(region);
                 regions.swap(segment, self.segments - 1);
-                self.world.borrow_mut().coverage.hit("rvm: regions mapped again");
+                self.world.borrow_mut().kernel.hit("rvm: regions mapped again");
             }
             15..17 => {
                 for _ in 0..4 {
@@ -225,8 +229,8 @@ impl MemoryProgram {
             }
             _ => {
                 let mut world = self.world.borrow_mut();
-                let ms = world.rng.pick(&[0, 1, 5, 20, 100, 600]);
-                world.run_for(Nanos::from_ms(ms));
+                let ms = world.kernel.rng.pick(&[0, 1, 5, 20, 100, 600]);
+                event_loop::run_for(&mut world, Nanos::from_ms(ms));
             }
         }
         for (segment, region) in regions.iter().enumerate() {
@@ -245,21 +249,18 @@ impl MemoryProgram {
         }
         if abort {
             open.abort();
-            self.world.borrow_mut().coverage.hit("rvm: aborts");
+            self.world.borrow_mut().kernel.hit("rvm: aborts");
             self.compare(regions, "after an abort");
             return true;
         }
         match open.commit(durability) {
             Ok(_) => {
-                self.world.borrow_mut().coverage.hit("rvm: commits");
+                self.world.borrow_mut().kernel.hit("rvm: commits");
                 self.model.commit(transaction, durability != Durability::Lazy);
                 true
             }
             Err(RvmCommitError::Unknown { .. }) => {
-                self.world
-                    .borrow_mut()
-                    .coverage
-                    .hit("rvm: commits of unknown fate");
+                self.world.borrow_mut().kernel.hit("rvm: commits of unknown fate");
                 self.model.commit(transaction, false);
                 false
             }
@@ -268,10 +269,10 @@ impl MemoryProgram {
             {
                 self.world
                     .borrow_mut()
-                    .coverage
+                    .kernel
                     .hit("rvm: commits that found no room");
                 self.compare(regions, "after a refused commit");
-                self.world.borrow().alive(process)
+                self.world.borrow().processes.alive(process)
             }
             Err(_) => false,
         }
@@ -279,7 +280,7 @@ impl MemoryProgram {
 
     fn draw_transaction(&mut self) -> (RestoreMode, bool, Durability, ModelTransaction) {
         let mut world = self.world.borrow_mut();
-        let rng = &mut world.rng;
+        let rng = &mut world.kernel.rng;
         let abort = rng.chance(150);
         let mode = if abort || rng.chance(800) {
             RestoreMode::Restore

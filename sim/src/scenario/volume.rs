@@ -16,9 +16,13 @@ use super::journal;
 use crate::check::fail;
 use crate::check::rule12;
 use crate::check::rvm::{MemoryModel, ModelTransaction};
+use crate::client::SimLog;
+use crate::data::ask::store_view_at_data;
 use crate::data::{SimFetch, SimVolumeFiles, VOLUME, add_volume, volume_files};
 use crate::disk::SimFile;
-use crate::process::SimLog;
+use crate::event_loop;
+use crate::inject::heal;
+use crate::process::life::crash;
 use crate::world::{World, WorldHandle};
 
 pub(super) const BLOCKS: u64 = 12;
@@ -60,12 +64,12 @@ pub(super) struct VolumeProgram {
 
 /// Runs the scenario and returns the world.
 pub(super) fn run(mut world: World) -> World {
-    let lives = world.rng.between(1, 4);
+    let lives = world.kernel.rng.between(1, 4);
     let mut program = VolumeProgram::new(world, false);
     for _ in 0..lives {
         program.live();
     }
-    program.world.borrow_mut().heal();
+    heal(&mut program.world.borrow_mut());
     program.live();
     program.live();
     program.end()
@@ -75,14 +79,19 @@ impl VolumeProgram {
     /// A program with a new volume. The disk has no faults while it is created.
     pub(super) fn new(mut world: World, kept: bool) -> VolumeProgram {
         let policy = StagePolicy {
-            bytes: world.rng.pick(&[2000, 9000, 1 << 20]),
-            age: Nanos::from_ms(world.rng.pick(&[5, 200])),
-            closed_max: world.rng.between(1, 3) as usize,
+            bytes: world.kernel.rng.pick(&[2000, 9000, 1 << 20]),
+            age: Nanos::from_ms(world.kernel.rng.pick(&[5, 200])),
+            closed_max: world.kernel.rng.between(1, 3) as usize,
         };
         let disk = Rc::clone(&world.hosts[0].disk);
         let files = add_volume(&disk, BLOCKS);
         let faults = std::mem::take(&mut disk.borrow_mut().faults);
-        let made = create(volume_files(&disk, files, false), VOLUME, world.journal, BYTES);
+        let made = create(
+            volume_files(&disk, files, false),
+            VOLUME,
+            world.kernel.journal(),
+            BYTES,
+        );
         assert!(made.is_ok(), "a healthy disk takes a new volume");
         disk.borrow_mut().faults = faults;
         VolumeProgram {
@@ -139,20 +148,20 @@ impl VolumeProgram {
     /// message of a restored one.
     pub(super) fn open_journal(&mut self) -> Option<usize> {
         let world = &mut *self.world.borrow_mut();
-        let accepted = world.coverage.get("losses that were accepted");
-        world.data_blocked_host = Some(self.host);
+        let accepted = world.kernel.count("losses that were accepted");
+        world.data.hold(Some(self.host));
         let process = journal::open(world, self.host)?;
-        self.lossy |= world.coverage.get("losses that were accepted") > accepted;
+        self.lossy |= world.kernel.count("losses that were accepted") > accepted;
         if self.restore_unannounced {
             let view = world.hosts[self.host].view.clone();
-            match world.store_view_at_data(process, &view, &view, false) {
+            match store_view_at_data(world, process, &view, &view, false) {
                 Some(Ok(_)) => {
                     self.restore_unannounced = false;
-                    world.coverage.hit("data: first words heard");
+                    world.kernel.hit("data: first words heard");
                 }
                 _ => {
-                    world.coverage.hit("data: first words that nobody heard");
-                    world.crash(process, false);
+                    world.kernel.hit("data: first words that nobody heard");
+                    crash(world, process, false);
                     return None;
                 }
             }
@@ -162,10 +171,10 @@ impl VolumeProgram {
 
     pub(super) fn die(&mut self, process: usize) {
         let mut world = self.world.borrow_mut();
-        let cut = world.rng.chance(500);
-        world.crash(process, cut);
-        let pause = world.rng.pick(&[0, 1, 30, 400, 2500]);
-        world.run_for(Nanos::from_ms(pause));
+        let cut = world.kernel.rng.chance(500);
+        crash(&mut world, process, cut);
+        let pause = world.kernel.rng.pick(&[0, 1, 30, 400, 2500]);
+        event_loop::run_for(&mut world, Nanos::from_ms(pause));
     }
 
     /// Runs the program's one life. Returns the volume unless it could not be opened.
@@ -174,9 +183,9 @@ impl VolumeProgram {
         if self.ends.is_some() {
             self.begin_life(process, &volume);
         }
-        let deeds = self.world.borrow_mut().rng.between(5, 80);
+        let deeds = self.world.borrow_mut().kernel.rng.between(5, 80);
         for _ in 0..deeds {
-            if !self.world.borrow().alive(process) || !self.run_step(process, &volume) {
+            if !self.world.borrow().processes.alive(process) || !self.run_step(process, &volume) {
                 break;
             }
             if self.ends.is_some() {
@@ -184,13 +193,13 @@ impl VolumeProgram {
             }
         }
         let statistics = volume.status().statistics;
-        let coverage = &mut self.world.borrow_mut().coverage;
-        coverage.add("volume: stages applied", statistics.stages);
-        coverage.add("volume: blocks merged over their base", statistics.bases);
-        coverage.add("volume: blocks made holes of", statistics.holes);
-        coverage.add("volume: requests that waited for room", statistics.stalls);
-        coverage.add("volume: steps that failed", statistics.failures);
-        coverage.add("volume: torn bases in recovery", statistics.unverified_bases);
+        let kernel = &mut self.world.borrow_mut().kernel;
+        kernel.add("volume: stages applied", statistics.stages);
+        kernel.add("volume: blocks merged over their base", statistics.bases);
+        kernel.add("volume: blocks made holes of", statistics.holes);
+        kernel.add("volume: requests that waited for room", statistics.stalls);
+        kernel.add("volume: steps that failed", statistics.failures);
+        kernel.add("volume: torn bases in recovery", statistics.unverified_bases);
         if statistics.corrupt_bases > 0 {
             fail(
                 6,
@@ -207,7 +216,10 @@ impl VolumeProgram {
         let (files, journal) = {
             let world = self.world.borrow();
             let disk = &world.hosts[self.host].disk;
-            (volume_files(disk, self.files, self.ends.is_some()), world.journal)
+            (
+                volume_files(disk, self.files, self.ends.is_some()),
+                world.kernel.journal(),
+            )
         };
         let options = DiskOptions {
             policy: self.policy,
@@ -223,19 +235,20 @@ impl VolumeProgram {
             Err(
                 DiskOpenError::SmallJournal { .. } | DiskOpenError::File { .. } | DiskOpenError::Apply(_),
             ) => {
-                self.world
-                    .borrow_mut()
-                    .coverage
-                    .hit("volume: openings that failed");
+                self.world.borrow_mut().kernel.hit("volume: openings that failed");
                 return None;
             }
             Err(error) => fail(5, format!("the volume cannot be opened: {error}")),
         };
-        self.world.borrow_mut().data_blocked_host = None;
+        self.world.borrow_mut().data.hold(None);
         let found = self.read_patiently(process, &volume)?;
         if std::mem::take(&mut self.restored) {
             let world = self.world.borrow();
-            rule12::restored(&world, world.hosts[self.host].history.durable, &found);
+            rule12::restored(
+                world.hosts.volume(),
+                world.hosts[self.host].history.durable,
+                &found,
+            );
             // No program was promised the bytes that it lacks. From here on this is the volume.
             self.model = MemoryModel::new(1, BYTES as usize);
             let writes = vec![(0, 0, found.clone())];
@@ -243,9 +256,9 @@ impl VolumeProgram {
         }
         let in_doubt = self.model.reopened(vec![found]);
         self.ends.iter_mut().for_each(Vec::clear);
-        let coverage = &mut self.world.borrow_mut().coverage;
-        coverage.hit("volume: openings");
-        coverage.add("volume: requests in doubt that were found", in_doubt as u64);
+        let kernel = &mut self.world.borrow_mut().kernel;
+        kernel.hit("volume: openings");
+        kernel.add("volume: requests in doubt that were found", in_doubt as u64);
         Some(volume)
     }
 
@@ -263,10 +276,10 @@ impl VolumeProgram {
     fn read_patiently(&mut self, process: usize, volume: &SimVolume) -> Option<Vec<u8>> {
         for _ in 0..CONNECTING_ROUNDS {
             let found = self.read(volume);
-            if found.is_some() || !volume.is_restoring() || !self.world.borrow().alive(process) {
+            if found.is_some() || !volume.is_restoring() || !self.world.borrow().processes.alive(process) {
                 return found;
             }
-            self.world.borrow_mut().run_for(Nanos::from_ms(100));
+            event_loop::run_for(&mut self.world.borrow_mut(), Nanos::from_ms(100));
             self.run_source_action(process, volume);
         }
         None
@@ -274,7 +287,7 @@ impl VolumeProgram {
 
     /// Runs one step. `false`: this life is over.
     fn run_step(&mut self, process: usize, volume: &SimVolume) -> bool {
-        let draw = self.world.borrow_mut().rng.below(20);
+        let draw = self.world.borrow_mut().kernel.rng.below(20);
         match draw {
             0..11 => return self.change(process, volume),
             11 => {
@@ -294,16 +307,16 @@ impl VolumeProgram {
                 self.fetch_blocks(volume);
             }
             16 => {
-                let now = self.world.borrow().now;
+                let now = self.world.borrow().kernel.now();
                 volume.tick(now);
             }
             _ => {
                 let mut world = self.world.borrow_mut();
-                let ms = world.rng.pick(&[0, 1, 5, 20, 100, 600]);
-                world.run_for(Nanos::from_ms(ms));
+                let ms = world.kernel.rng.pick(&[0, 1, 5, 20, 100, 600]);
+                event_loop::run_for(&mut world, Nanos::from_ms(ms));
             }
         }
-        if self.world.borrow().alive(process)
+        if self.world.borrow().processes.alive(process)
             && let Some(bytes) = self.read(volume)
         {
             self.model.check_running(0, &bytes, "while running");
@@ -322,26 +335,28 @@ impl VolumeProgram {
             Ok(pending) => pending,
             // Refused and not logged: the image takes no stages, or this process is ending.
             Err(_) => {
-                self.world.borrow_mut().coverage.hit("volume: requests refused");
-                return self.world.borrow().alive(process);
+                self.world.borrow_mut().kernel.hit("volume: requests refused");
+                return self.world.borrow().processes.alive(process);
             }
         };
         if self.ends.is_some() {
-            let changes = &mut self.world.borrow_mut().changes;
-            changes.push(pending.0, offset, bytes.clone());
+            self.world
+                .borrow_mut()
+                .hosts
+                .record_change(pending.0, offset, bytes.clone());
         }
         let writes = vec![(0, offset, bytes)];
         self.model.commit(ModelTransaction { writes }, false);
         if let Some(ends) = &mut self.ends {
             ends.push(pending.0);
         }
-        self.world.borrow_mut().coverage.hit("volume: requests logged");
+        self.world.borrow_mut().kernel.hit("volume: requests logged");
         if waits {
             if volume.wait(pending).is_err() {
                 return false;
             }
             self.model.flushed();
-            self.world.borrow_mut().coverage.hit("volume: requests completed");
+            self.world.borrow_mut().kernel.hit("volume: requests completed");
         }
         true
     }
@@ -349,7 +364,7 @@ impl VolumeProgram {
     /// Draws one record: offset, bytes, whether it is zeros, and whether the program waits for it.
     fn draw_change(&mut self, data_max: usize) -> (usize, Vec<u8>, bool, bool) {
         let mut world = self.world.borrow_mut();
-        let rng = &mut world.rng;
+        let rng = &mut world.kernel.rng;
         let zeros = rng.chance(150);
         let most = match zeros {
             true => SECTORS,

@@ -1,12 +1,17 @@
 //! The two maintenance threads of a mount: their due work, and checks that they do it.
 
-use netram_files::{ChangeError, CheckpointError, PeriodicTask};
+use netram_files::model::MemoryDisk;
+use netram_files::{ChangeError, CheckpointError, JournaledDirectory, PeriodicTask};
 use netram_proto::limit::RETRY_PAUSE_MAX;
 use netram_proto::planted::FaultSwitch;
 use netram_proto::time::{Nanos, Time};
 
-use super::{Program, TestedDirectory};
 use crate::check::fail;
+use crate::check::files::DirectoryModel;
+use crate::client::SimLog;
+use crate::event_loop;
+use crate::process::life::died_on_backing_disk;
+use crate::world::WorldHandle;
 
 /// Interval at which the threads look for work, and interval of checkpoints.
 const POLL_MS: u64 = 50;
@@ -16,6 +21,27 @@ const CHECKPOINT_MS: u64 = 700;
 const IDLE_MS: u64 = 2500;
 
 const _: () = assert!(IDLE_MS > RETRY_PAUSE_MAX.ms() + CHECKPOINT_MS + 4 * POLL_MS);
+
+/// The directory of a mount.
+pub(super) type TestedDirectory = JournaledDirectory<SimLog, MemoryDisk, MemoryDisk>;
+
+/// A mounted directory, and what its program knows of it.
+pub(super) struct MaintainedMount<'a> {
+    pub(super) world: &'a WorldHandle,
+    pub(super) disk: &'a MemoryDisk,
+    pub(super) model: &'a mut DirectoryModel,
+    pub(super) directory: &'a TestedDirectory,
+}
+
+impl MaintainedMount<'_> {
+    fn hit(&self, name: &'static str) {
+        self.world.borrow_mut().kernel.hit(name);
+    }
+
+    fn tell(&self, line: impl FnOnce() -> String) {
+        self.world.borrow_mut().kernel.tell(line);
+    }
+}
 
 /// Due work of a mount's two threads.
 pub(super) struct MountMaintenance {
@@ -33,80 +59,73 @@ impl MountMaintenance {
             journal_failed: false,
         }
     }
-}
 
-impl Program {
     /// Lets time pass while the program does nothing and the threads do their work.
-    pub(super) fn run_for(&mut self, process: usize, directory: &TestedDirectory, ms: u64) -> bool {
+    pub(super) fn run_for(&mut self, mount: &mut MaintainedMount<'_>, process: usize, ms: u64) -> bool {
         if ms >= IDLE_MS {
             // Resources that were short are available again.
-            self.disk.set_opens_allowed(true);
-            self.disk.set_catalog_writable(true);
+            mount.disk.set_opens_allowed(true);
+            mount.disk.set_catalog_writable(true);
         }
         let mut left = ms;
         while left > 0 {
             let step = left.min(POLL_MS);
             left -= step;
-            self.world.borrow_mut().run_for(Nanos::from_ms(step));
-            let lives = self.world.borrow().alive(process);
-            if !lives || !self.run_due(directory) {
+            event_loop::run_for(&mut mount.world.borrow_mut(), Nanos::from_ms(step));
+            let lives = mount.world.borrow().processes.alive(process);
+            if !lives || !self.run_due(mount) {
                 return false;
             }
-            let mut world = self.world.borrow_mut();
-            if world.died_on_backing_disk(process) || !world.alive(process) {
+            let mut world = mount.world.borrow_mut();
+            if died_on_backing_disk(&mut world, process) || !world.processes.alive(process) {
                 return false;
             }
         }
-        let sound = directory.status().failed.is_none() && !self.maintenance.journal_failed;
-        if ms >= IDLE_MS && sound && !self.disk.is_failing() {
-            self.check_nothing_due(directory);
+        let sound = mount.directory.status().failed.is_none() && !self.journal_failed;
+        if ms >= IDLE_MS && sound && !mount.disk.is_failing() {
+            MountMaintenance::check_nothing_due(mount);
         }
         true
     }
 
     /// Does the due work of both threads. `false`: this life is over.
-    fn run_due(&mut self, directory: &TestedDirectory) -> bool {
-        let now = self.world.borrow().now;
-        if self.maintenance.recorder.is_due(now, false) {
-            self.model.asked_to_record_all();
-            let done = directory.record_written();
-            self.tell(|| format!("the keeper records: {done:?}"));
-            self.maintenance.journal_failed |=
-                matches!(done, Err(ChangeError::Append(_) | ChangeError::Wait(_)));
+    fn run_due(&mut self, mount: &mut MaintainedMount<'_>) -> bool {
+        let now = mount.world.borrow().kernel.now();
+        if self.recorder.is_due(now, false) {
+            mount.model.asked_to_record_all();
+            let done = mount.directory.record_written();
+            mount.tell(|| format!("the keeper records: {done:?}"));
+            self.journal_failed |= matches!(done, Err(ChangeError::Append(_) | ChangeError::Wait(_)));
             if done.is_err() {
-                self.hit("files: recordings that were refused");
+                mount.hit("files: recordings that were refused");
             }
-            self.maintenance.recorder.on_attempt(now, done.into());
+            self.recorder.on_attempt(now, done.into());
         }
-        if self
-            .maintenance
-            .checkpoints
-            .is_due(now, directory.needs_checkpoint())
-        {
-            let done = directory.checkpoint();
-            self.tell(|| format!("the keeper makes a checkpoint: {done:?}"));
+        if self.checkpoints.is_due(now, mount.directory.needs_checkpoint()) {
+            let done = mount.directory.checkpoint();
+            mount.tell(|| format!("the keeper makes a checkpoint: {done:?}"));
             match done {
                 Ok(()) => {
-                    self.hit("files: checkpoints");
-                    self.model.synced_all();
+                    mount.hit("files: checkpoints");
+                    mount.model.synced_all();
                 }
-                Err(CheckpointError::Sync(_)) => self.hit("files: syncs of the disk beneath that failed"),
+                Err(CheckpointError::Sync(_)) => mount.hit("files: syncs of the disk beneath that failed"),
                 Err(error) => {
-                    self.hit("files: checkpoints that were refused");
+                    mount.hit("files: checkpoints that were refused");
                     let ended = matches!(error, CheckpointError::Log(_) | CheckpointError::Wait(_));
-                    self.maintenance.journal_failed |= ended;
+                    self.journal_failed |= ended;
                 }
             }
-            self.maintenance.checkpoints.on_attempt(now, done.into());
+            self.checkpoints.on_attempt(now, done.into());
             return done.is_ok() || !matches!(done, Err(CheckpointError::Sync(_)));
         }
         true
     }
 
     /// Checks after a while without hindrance: every write is recorded and held, and a checkpoint was made.
-    fn check_nothing_due(&mut self, directory: &TestedDirectory) {
-        self.hit("files: lulls");
-        let status = directory.status();
+    fn check_nothing_due(mount: &mut MaintainedMount<'_>) {
+        mount.hit("files: lulls");
+        let status = mount.directory.status();
         if status.dirty > 0 || status.log.head < status.log.tail {
             fail(
                 17,
@@ -116,6 +135,6 @@ impl Program {
                 ),
             );
         }
-        self.model.recorded_all();
+        mount.model.recorded_all();
     }
 }
