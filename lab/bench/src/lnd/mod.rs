@@ -21,6 +21,7 @@ pub mod device;
 pub mod facts;
 pub mod fio;
 pub mod output;
+mod plot;
 pub mod system;
 mod testbed;
 pub mod transactions;
