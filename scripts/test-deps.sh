@@ -54,6 +54,12 @@ if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
 	missing+=(python3-venv)
 fi
 
+# Plots as PNG have letters, which come from any of the system's fonts.
+if [[ -z $(find -L /usr/share/fonts /usr/local/share/fonts -name '*.[to]tf' -print -quit 2>/dev/null || true) ]]; then
+	echo "test-deps: no font (package fonts-dejavu-core): letters in plots that are drawn as PNG"
+	missing+=(fonts-dejavu-core)
+fi
+
 # Engines that a test's own programs have inside of them: header, package.
 for line in "lmdb.h liblmdb-dev" "db.h libdb5.3-dev" "rocksdb/c.h librocksdb-dev"; do
 	read -r header package <<<"$line"

@@ -28,6 +28,7 @@
 //! | [`testbed`], [`child`], [`roles`], [`cleanup`] | lenders and other processes, and removal of everything that they
 //! leave |
 //! | [`curves`] | points of a figure, and the order in which they are measured |
+//! | `plot` | figures as pictures: SVG and PNG |
 //! | [`progress`] | progress messages of an experiment |
 //! | [`histogram`], [`machine`] | percentiles, cores, load, processor time |
 //!
@@ -80,6 +81,8 @@ pub mod oo7;
 pub mod osdi94;
 #[cfg(feature = "experiments")]
 pub mod paper;
+#[cfg(feature = "experiments")]
+mod plot;
 #[cfg(feature = "experiments")]
 pub mod progress;
 pub mod roles;

@@ -3,13 +3,11 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use plotters::style::RGBColor;
-
 use super::programs::FarProgram;
 use super::{FarCell, FarMethod, FarReport, SLACK_BYTES, SLOW_DISK_US};
 use crate::error::BenchError;
 use crate::paper::output::{ResultsDirectory, RunInfo};
-use crate::paper::plot::{CurvePlot, CurveStyle, PlotCurve, PointMark};
+use crate::plot::{CurvePlot, CurveStyle, PlotColour, PlotCurve, PlotFigure, PointMark};
 
 /// The columns of the file with all rounds' medians.
 pub const HEADER: &str = "program,local_percent,way,outcome,seconds,faults,resident_bytes";
@@ -27,7 +25,7 @@ pub fn write(report: &FarReport, run: &RunInfo, directory: &Path) -> Result<Vec<
     results.save(TABLES, tables(report, run).as_bytes())?;
     for program in programs(report) {
         let name = format!("far-{}.svg", program.name());
-        results.save(&name, picture(report, program).svg()?.as_bytes())?;
+        results.save(&name, picture(report, program).svg().as_bytes())?;
     }
     Ok(results.files_written)
 }
@@ -142,7 +140,7 @@ fn table(text: &mut String, report: &FarReport, title: &str, shown: impl Fn(&Far
     }
 }
 
-fn picture(report: &FarReport, program: FarProgram) -> CurvePlot {
+fn picture(report: &FarReport, program: FarProgram) -> PlotFigure {
     let mut locals = locals(report);
     locals.reverse();
     let curve = |way: FarMethod| {
@@ -160,32 +158,33 @@ fn picture(report: &FarReport, program: FarProgram) -> CurvePlot {
                 .collect(),
         }
     };
-    CurvePlot {
-        title: format!("{} with {} MiB", program.name(), report.bytes >> 20),
-        across: "percent of it that is local".to_owned(),
+    PlotFigure::Curves(CurvePlot {
+        title: format!("Far memory: {} with {} MiB", program.name(), report.bytes >> 20),
+        across: "part of its memory that is local, %".to_owned(),
         upwards: "seconds".to_owned(),
         curves: methods(report)
             .into_iter()
             .map(curve)
             .filter(|curve| !curve.points.is_empty())
             .collect(),
-    }
+    })
 }
 
 fn style_of(way: FarMethod) -> CurveStyle {
     let (colour, dashed) = match way {
-        FarMethod::Local => (RGBColor(60, 60, 60), true),
-        FarMethod::Swap => (RGBColor(200, 40, 40), false),
-        FarMethod::SlowSwap => (RGBColor(200, 40, 40), true),
-        FarMethod::Zram => (RGBColor(210, 130, 20), false),
-        FarMethod::File => (RGBColor(130, 50, 170), false),
-        FarMethod::Run => (RGBColor(30, 90, 200), true),
-        FarMethod::Vec => (RGBColor(30, 90, 200), false),
-        FarMethod::Words => (RGBColor(40, 140, 60), false),
+        FarMethod::Local => (PlotColour::Grey, true),
+        FarMethod::Swap => (PlotColour::Vermilion, false),
+        FarMethod::SlowSwap => (PlotColour::Vermilion, true),
+        FarMethod::Zram => (PlotColour::Gold, false),
+        FarMethod::File => (PlotColour::Purple, false),
+        FarMethod::Run => (PlotColour::Blue, true),
+        FarMethod::Vec => (PlotColour::Blue, false),
+        FarMethod::Words => (PlotColour::Green, false),
     };
-    CurveStyle {
-        colour,
-        dashed,
-        mark: PointMark::Dot,
-    }
+    let mark = match (way, dashed) {
+        (FarMethod::Local, _) => PointMark::None,
+        (_, true) => PointMark::Triangle,
+        (_, false) => PointMark::Dot,
+    };
+    CurveStyle { colour, dashed, mark }
 }

@@ -20,6 +20,7 @@
 pub mod facts;
 pub mod fio;
 pub mod output;
+mod plot;
 pub mod system;
 mod testbed;
 pub mod transactions;

@@ -3,17 +3,15 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use plotters::style::RGBColor;
-
 use super::facts::LndFacts;
-use super::system::{LenderNetwork, LndSystem};
+use super::system::LndSystem;
 use super::transactions::PgbenchRates;
-use super::{LndFigure, LndReport};
+use super::{LndFigure, LndReport, plot};
 use crate::databases::mariadb::MariadbRates;
 use crate::error::BenchError;
 use crate::paper::output::{ResultsDirectory, RunInfo};
 use crate::paper::page::number;
-use crate::paper::plot::{CurvePlot, CurveStyle, PlotCurve, PointMark, thousands};
+use crate::plot::thousands;
 
 /// The columns of a figure's file.
 pub const HEADER: &str = "figure,system,x,unit,kb_per_second,writes,p50_us,p99_us,max_us";
@@ -35,23 +33,26 @@ pub fn write(
     directory: &Path,
     png: bool,
 ) -> Result<Vec<PathBuf>, BenchError> {
+    let facts = LndFacts::lnd()?;
     let mut results = ResultsDirectory::new(directory)?;
     for figure in &report.figures {
         let name = format!("lnd-fig{:02}", figure.number);
-        results.save_figure(&name, &csv(figure), &picture(figure), png)?;
+        results.save_figure(&name, &csv(figure), &plot::picture(figure), png)?;
     }
     if !report.table.is_empty() {
         let rows = report.table.iter().map(|(system, done)| (*system, done.all()));
-        results.save("lnd-table2.csv", table_csv(TABLE_HEADER, rows).as_bytes())?;
+        let csv = table_csv(TABLE_HEADER, rows);
+        results.save_figure("lnd-table2", &csv, &plot::table(report, &facts), png)?;
     }
     if !report.transactions.is_empty() {
         let rows = report
             .transactions
             .iter()
             .map(|(system, done)| (*system, done.all()));
-        results.save("lnd-postgres.csv", table_csv(POSTGRES_HEADER, rows).as_bytes())?;
+        let csv = table_csv(POSTGRES_HEADER, rows);
+        results.save_figure("lnd-postgres", &csv, &plot::postgres(report), png)?;
     }
-    results.save(TABLES, tables(report, &LndFacts::lnd()?, run).as_bytes())?;
+    results.save(TABLES, tables(report, &facts, run).as_bytes())?;
     Ok(results.files_written)
 }
 
@@ -99,48 +100,6 @@ impl PgbenchRates {
     pub fn all(&self) -> [f64; 4] {
         [self.one, self.one_ms, self.eight, self.eight_ms]
     }
-}
-
-fn picture(figure: &LndFigure) -> CurvePlot {
-    let curve = |system: LndSystem| PlotCurve {
-        label: system.label().to_owned(),
-        style: style_of(system),
-        points: figure
-            .points
-            .iter()
-            .filter(|point| point.system == system)
-            .map(|point| (point.x, point.written.kb_per_second))
-            .collect(),
-    };
-    CurvePlot {
-        title: format!("LND, figure {}: {}", figure.number, figure.title),
-        across: figure.axis.to_owned(),
-        upwards: "KB a second".to_owned(),
-        curves: figure.systems().into_iter().map(curve).collect(),
-    }
-}
-
-fn style_of(system: LndSystem) -> CurveStyle {
-    let (colour, dashed, mark) = match system {
-        LndSystem::Disk => (RGBColor(200, 40, 40), false, PointMark::Dot),
-        LndSystem::Modelled => (RGBColor(200, 40, 40), true, PointMark::Triangle),
-        LndSystem::InProgram => (RGBColor(20, 20, 20), true, PointMark::Triangle),
-        LndSystem::Volume(kept) => {
-            let colour = match (kept.network, kept.twice) {
-                (LenderNetwork::Tcp, false) => RGBColor(30, 90, 200),
-                (LenderNetwork::Tcp, true) => RGBColor(210, 130, 20),
-                (LenderNetwork::Multicast, _) => RGBColor(40, 140, 60),
-                (LenderNetwork::Link, _) => RGBColor(130, 60, 170),
-            };
-            let mark = if kept.all {
-                PointMark::Dot
-            } else {
-                PointMark::Triangle
-            };
-            (colour, !kept.all, mark)
-        }
-    };
-    CurveStyle { colour, dashed, mark }
 }
 
 /// Every figure's throughputs and latencies, volumes over disks, the table, and the paper's statements.
@@ -315,7 +274,7 @@ mod tests {
             disk: String::new(),
         };
         let written = write(&report(), &run, directory.path(), true).unwrap();
-        assert_eq!(written.len(), FIGURES.len() * 3 + 3);
+        assert_eq!(written.len(), (FIGURES.len() + 2) * 4 + 1);
         let text = fs::read_to_string(directory.path().join(TABLES)).unwrap();
         let parts: Vec<&str> = text.split("\n\n").filter(|part| part.starts_with('|')).collect();
         assert_eq!(parts.len(), FIGURES.len() * 2 + 2);

@@ -14,6 +14,17 @@ pub struct MascotsFacts {
     pub hardware: String,
     /// Sentences of its text about figures.
     pub said: Vec<MascotsRemark>,
+    value: Vec<MascotsValue>,
+}
+
+/// A value of a figure that the text states.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MascotsValue {
+    figure: u8,
+    program: String,
+    policy: String,
+    cycles: f64,
 }
 
 /// Sentences about a figure.
@@ -40,6 +51,18 @@ impl MascotsFacts {
     pub fn of(&self, figure: u8) -> &str {
         let said = self.said.iter().find(|said| said.figure == figure);
         said.map_or("", |said| said.text.as_str())
+    }
+
+    /// The stated values of a figure.
+    pub fn values(&self, figure: u8) -> impl Iterator<Item = &MascotsValue> {
+        self.value.iter().filter(move |value| value.figure == figure)
+    }
+
+    /// Cycles that the text states for a program under a policy.
+    pub fn cycles(&self, figure: u8, program: &str, policy: &str) -> Option<f64> {
+        let mut values = self.values(figure);
+        let stated = values.find(|value| value.program == program && value.policy == policy)?;
+        Some(stated.cycles)
     }
 }
 

@@ -17,6 +17,7 @@ pub mod claims;
 pub mod facts;
 pub mod machines;
 pub mod output;
+mod plot;
 pub mod programs;
 
 use netram_far_machine::paging::PolicyKind;

@@ -4,15 +4,13 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use plotters::style::RGBColor;
-
 use super::facts::MascotsFacts;
 use super::programs::MascotsWorkload;
-use super::{MascotsCurve, MascotsFigure, MascotsPolicy, MascotsReport};
+use super::{MascotsFigure, MascotsReport, plot};
 use crate::curves;
 use crate::error::BenchError;
 use crate::paper::output::{ResultsDirectory, RunInfo};
-use crate::paper::plot::{self, CurvePlot, CurveStyle, PointMark, thousands};
+use crate::plot::thousands;
 
 /// The columns of a figure's file.
 pub const HEADER: &str = "figure,program,policy,x,cycles";
@@ -38,7 +36,7 @@ pub fn write(
     let mut results = ResultsDirectory::new(directory)?;
     for figure in &report.figures {
         let name = format!("mascots96-fig{:02}", figure.number);
-        results.save_figure(&name, &csv(figure), &picture(figure), png)?;
+        results.save_figure(&name, &csv(figure), &plot::picture(figure, &facts), png)?;
     }
     results.save("mascots96-today.csv", today_csv(report).as_bytes())?;
     results.save("mascots96-text.csv", claims_csv(report).as_bytes())?;
@@ -87,57 +85,6 @@ fn claims_csv(report: &MascotsReport) -> String {
         );
     }
     text
-}
-
-fn picture(figure: &MascotsFigure) -> CurvePlot {
-    let points = &figure.points;
-    let curve = |curve: MascotsCurve| plot::PlotCurve {
-        label: curve.label().to_owned(),
-        style: style_of(curve, figure.axis == "program"),
-        points: curves::x_values(points)
-            .into_iter()
-            .filter_map(|place| Some((place, curves::at(points, curve, place)?.cycles)))
-            .collect(),
-    };
-    let across = match figure.axis {
-        "program" => "program: 1 TRANS, 2 MVEC, 3 GAUSS, 4 SORT, 5 VERILOG",
-        axis => axis,
-    };
-    CurvePlot {
-        title: format!("MASCOTS'96, figure {}: {}", figure.number, figure.title),
-        across: across.to_owned(),
-        upwards: "cycles of an average reference".to_owned(),
-        curves: curves::curves(points).into_iter().map(curve).collect(),
-    }
-}
-
-fn style_of(curve: MascotsCurve, apart: bool) -> CurveStyle {
-    let colour = match curve {
-        MascotsCurve::Of(MascotsPolicy::Disk) | MascotsCurve::With(MascotsWorkload::Trans) => {
-            RGBColor(200, 40, 40)
-        }
-        MascotsCurve::Of(MascotsPolicy::RamDisk) | MascotsCurve::With(MascotsWorkload::Mvec) => {
-            RGBColor(210, 130, 20)
-        }
-        MascotsCurve::Of(MascotsPolicy::RemoteMain) | MascotsCurve::With(MascotsWorkload::Gauss) => {
-            RGBColor(40, 140, 60)
-        }
-        MascotsCurve::Of(MascotsPolicy::SoftwareCounters) | MascotsCurve::With(MascotsWorkload::Sort) => {
-            RGBColor(130, 50, 170)
-        }
-        MascotsCurve::Of(_) => RGBColor(30, 90, 200),
-        MascotsCurve::With(MascotsWorkload::Verilog) => RGBColor(60, 60, 60),
-    };
-    CurveStyle {
-        colour,
-        // No line connects different programs.
-        dashed: apart,
-        mark: if apart {
-            PointMark::Triangle
-        } else {
-            PointMark::Dot
-        },
-    }
 }
 
 fn tables(report: &MascotsReport, facts: &MascotsFacts, run: &RunInfo) -> String {

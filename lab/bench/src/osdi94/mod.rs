@@ -21,6 +21,7 @@ mod capture;
 pub mod costs;
 pub mod facts;
 pub mod output;
+mod plot;
 pub mod recoverability;
 mod testbed;
 pub mod traversals;

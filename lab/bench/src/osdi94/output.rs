@@ -3,16 +3,14 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use plotters::style::RGBColor;
-
 use super::facts::OsdiFacts;
 use super::traversals::OsdiBar;
-use super::{OsdiCurve, OsdiFigure, OsdiReport};
+use super::{OsdiCurve, OsdiFigure, OsdiReport, plot};
 use crate::curves;
 use crate::error::BenchError;
 use crate::paper::output::{ResultsDirectory, RunInfo};
 use crate::paper::page::number;
-use crate::paper::plot::{self, CurvePlot, CurveStyle, PointMark, thousands};
+use crate::plot::thousands;
 
 /// The columns of a figure's file.
 pub const HEADER: &str = "figure,curve,x,unit,value";
@@ -39,22 +37,26 @@ pub fn write(
     let mut results = ResultsDirectory::new(directory)?;
     for figure in &report.figures {
         let name = format!("osdi94-fig{:02}", figure.number);
-        results.save_figure(&name, &csv(figure), &picture(figure), png)?;
+        results.save_figure(&name, &csv(figure), &plot::picture(figure), png)?;
     }
     if !report.costs.is_empty() {
-        results.save("osdi94-table2.csv", table_csv(report, &facts).as_bytes())?;
+        let csv = table_csv(report, &facts);
+        results.save_figure("osdi94-table2", &csv, &plot::costs(report, &facts), png)?;
     }
     if !report.bars.is_empty() {
         results.save("osdi94-fig01-03.csv", bars_csv(&report.bars).as_bytes())?;
+        for number in 1..=3 {
+            if let Some(picture) = plot::traversals(&report.bars, number) {
+                results.save_picture(&format!("osdi94-fig{number:02}"), &picture, png)?;
+            }
+        }
     }
     if !report.columns.is_empty() {
         let line =
             |column: &super::recoverability::OsdiColumn| format!("{},{:.2}\n", column.id, column.overhead_us);
         let lines: String = report.columns.iter().map(line).collect();
-        results.save(
-            "osdi94-fig08.csv",
-            format!("column,overhead_us\n{lines}").as_bytes(),
-        )?;
+        let csv = format!("column,overhead_us\n{lines}");
+        results.save_figure("osdi94-fig08", &csv, &plot::columns(report), png)?;
     }
     results.save(TABLES, tables(report, &facts, run).as_bytes())?;
     Ok(results.files_written)
@@ -102,39 +104,6 @@ fn bars_csv(bars: &[OsdiBar]) -> String {
         let _ = writeln!(text, "{}", counts.map(|count| count.to_string()).join(","));
     }
     text
-}
-
-fn picture(figure: &OsdiFigure) -> CurvePlot {
-    let curve = |curve: OsdiCurve| plot::PlotCurve {
-        label: curve.label().to_owned(),
-        style: style_of(curve),
-        points: figure
-            .points
-            .iter()
-            .filter(|point| point.curve == curve)
-            .map(|point| (point.x, point.value))
-            .collect(),
-    };
-    CurvePlot {
-        title: format!("OSDI 1994, figure {}: {}", figure.number, figure.title),
-        across: figure.axis.to_owned(),
-        upwards: figure.unit.to_owned(),
-        curves: curves::curves(&figure.points).into_iter().map(curve).collect(),
-    }
-}
-
-fn style_of(curve: OsdiCurve) -> CurveStyle {
-    let (colour, dashed, mark) = match curve {
-        OsdiCurve::Log | OsdiCurve::Unordered => (RGBColor(30, 90, 200), false, PointMark::Dot),
-        OsdiCurve::Ordered => (RGBColor(40, 140, 60), false, PointMark::Dot),
-        OsdiCurve::Redundant => (RGBColor(120, 120, 120), false, PointMark::Dot),
-        OsdiCurve::Adaptive => (RGBColor(20, 20, 20), true, PointMark::None),
-        OsdiCurve::CompareTrap => (RGBColor(200, 40, 40), false, PointMark::Dot),
-        OsdiCurve::CompareWatch => (RGBColor(200, 40, 40), true, PointMark::Triangle),
-        OsdiCurve::PageTrap => (RGBColor(210, 130, 20), false, PointMark::Dot),
-        OsdiCurve::PageWatch => (RGBColor(210, 130, 20), true, PointMark::Triangle),
-    };
-    CurveStyle { colour, dashed, mark }
 }
 
 fn tables(report: &OsdiReport, facts: &OsdiFacts, run: &RunInfo) -> String {
@@ -365,7 +334,7 @@ mod tests {
         let text = csv(&figure);
         assert_eq!(text.lines().next(), Some(HEADER));
         assert_eq!(text.lines().count(), 5);
-        let svg = picture(&figure).svg().unwrap();
+        let svg = plot::picture(&figure).svg();
         assert!(svg.contains("Cpy/Cmp, signal") && svg.contains("Log"));
     }
 }

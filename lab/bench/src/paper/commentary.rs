@@ -1,9 +1,9 @@
 //! Commentary on each figure: its setup, and the reasons for differences from the paper. The reasons are
 //! known and written by hand; every number is computed from the measurements.
 
-use super::plot::thousands;
 use super::system::{FloorKind, MemberLink, Tr190Disk, Tr190Series, Tr190System};
 use super::{Tr190Figure, Tr190Report};
+use crate::plot::thousands;
 
 const TCP: Tr190System = Tr190System {
     link: MemberLink::Tcp,
@@ -260,6 +260,7 @@ pub(super) mod tests {
             effort: Tr190Effort::QUICK,
             skipped: vec!["one thing & another".to_owned()],
             figures: figures.to_vec(),
+            oo7: Some(crate::paper::oo7::tests::report()),
             no_flush: Vec::new(),
             claims: Vec::new(),
         }

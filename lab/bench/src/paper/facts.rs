@@ -21,6 +21,7 @@ pub struct Tr190Facts {
     pub log_bytes: u64,
     series: Vec<StatedCurve>,
     range: Vec<StatedRange>,
+    factor: Vec<StatedFactor>,
     said: Vec<Tr190Remark>,
     /// The original library on today's machines.
     pub original: OriginalResults,
@@ -46,6 +47,15 @@ pub struct StatedRange {
     pub name: String,
     /// Minimum and maximum.
     pub tps: [f64; 2],
+}
+
+/// How many times faster than before the paper says an operation is, at least.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StatedFactor {
+    figure: u8,
+    operation: String,
+    times: f64,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -90,6 +100,12 @@ impl Tr190Facts {
         self.range
             .iter()
             .filter(move |range| range.figures.contains(&figure))
+    }
+
+    /// How many times faster an operation is at least, if the text says so.
+    pub fn times(&self, figure: u8, operation: &str) -> Option<f64> {
+        let mut stated = { self.factor.iter() }.filter(|stated| stated.figure == figure);
+        Some(stated.find(|stated| stated.operation == operation)?.times)
     }
 
     /// The text's remarks on a whole figure.
@@ -169,7 +185,8 @@ mod tests {
         }
         assert_eq!(facts.series(2).count() + facts.series(3).count(), 0);
         assert_eq!((facts.ranges(7).count(), facts.ranges(1).count()), (3, 0));
-        assert!((1..=11).all(|figure| facts.remarks(figure).count() > 0));
+        assert_eq!((facts.times(12, "t6"), facts.times(12, "t1")), (Some(3.0), None));
+        assert!((1..=12).all(|figure| facts.remarks(figure).count() > 0));
         assert_eq!(facts.original.over_sync(128, false), Some(1.03));
         assert_eq!(facts.original.worst_ms(7, true), None);
     }

@@ -7,7 +7,7 @@ use super::output::RunInfo;
 use super::page::number;
 use super::plot::x_label;
 use super::system::{MemberLink, Tr190Series, Tr190System};
-use super::{Tr190Figure, Tr190Report};
+use super::{Tr190Figure, Tr190Report, oo7};
 
 /// Every figure's throughputs, RRVM's over RVM's, and the claims.
 pub fn tables(report: &Tr190Report, run: &RunInfo) -> String {
@@ -18,6 +18,9 @@ pub fn tables(report: &Tr190Report, run: &RunInfo) -> String {
     }
     for figure in &report.figures {
         table(&mut text, figure);
+    }
+    if let Some(measured) = &report.oo7 {
+        oo7::markdown(&mut text, measured);
     }
     claims(&mut text, &report.claims);
     text
@@ -108,7 +111,7 @@ mod tests {
             assert!(cells.iter().all(|count| *count == cells[0]), "{table}");
             tables += 1;
         }
-        assert_eq!(tables, 12);
+        assert_eq!(tables, 13);
         assert!(text.contains("| RRVM, TCP / RVM | 8.00 × | 8.00 × |"), "{text}");
         assert!(text.contains("Not measured: one thing"));
     }

@@ -1,5 +1,5 @@
 //! The experiments of TR-190, "On using Network Memory to Improve the Performance of Transaction-Based
-//! Systems", figures 1 to 11: recoverable memory whose commits wait for a disk (the paper's RVM), or for
+//! Systems", figures 1 to 12: recoverable memory whose commits wait for a disk (the paper's RVM), or for
 //! another process's memory (its RRVM).
 //!
 //! Each figure is a table of cells: a system at an x value, measured in rounds. Within a round and an x value
@@ -13,10 +13,11 @@
 //! | [`testbed`], [`crate::namespaces`], [`modelled`] | lenders, files, the network in between, the slow disk
 //! |
 //! | [`cell`], [`floor`], [`lazy`] | one measurement |
+//! | [`oo7`] | figure 12: OO7 in databases on a disk, and on remote memory |
 //! | [`facts`] | statements of the paper |
 //! | [`claims`], `originals` | claims of the paper, results of the original, bounds of netram, judged by the
 //! measurements |
-//! | [`output`], [`csv`], [`plot`], [`raster`], [`glyphs`], [`page`], [`commentary`], [`markdown`] | files for programs and people |
+//! | [`output`], [`csv`], [`plot`], [`page`], [`commentary`], [`markdown`] | files for programs and people |
 
 pub mod cell;
 pub mod claims;
@@ -25,15 +26,14 @@ pub mod csv;
 pub mod experiment;
 pub mod facts;
 pub mod floor;
-pub mod glyphs;
 pub mod lazy;
 pub mod markdown;
 pub mod modelled;
+pub mod oo7;
 mod originals;
 pub mod output;
 pub mod page;
 pub mod plot;
-pub mod raster;
 pub mod system;
 pub mod testbed;
 
@@ -43,6 +43,7 @@ use crate::curves::{self, CurvePoint};
 use crate::error::BenchError;
 use crate::machine::MachineInfo;
 use crate::namespaces::NamespacePair;
+use crate::sql_stores::SqlStoreReport;
 use crate::testbed::Testbed;
 use cell::Tr190Cell;
 use claims::Tr190Claim;
@@ -87,8 +88,10 @@ pub struct Tr190Report {
     pub effort: Tr190Effort,
     /// Skipped measurements, each with its reason.
     pub skipped: Vec<String>,
-    /// The figures.
+    /// The figures but the last one.
     pub figures: Vec<Tr190Figure>,
+    /// Figure 12, if it was asked for.
+    pub oo7: Option<SqlStoreReport>,
     /// No-flush commits.
     pub no_flush: Vec<NoFlushRow>,
     /// Claims, and whether they hold.
@@ -190,7 +193,11 @@ pub fn measure(
     let cells = wanted
         .iter()
         .map(|experiment| cells_of(experiment, namespaces, plan.effort));
-    tell(Tr190Progress::Cells(cells.sum::<usize>() + lazy::CELLS));
+    let with_oo7 = plan.figures.is_empty() || plan.figures.contains(&oo7::NUMBER);
+    let oo7_cells = if with_oo7 { oo7::cells(plan.effort) } else { 0 };
+    tell(Tr190Progress::Cells(
+        cells.sum::<usize>() + oo7_cells + lazy::CELLS,
+    ));
     let mut figures = Vec::new();
     for experiment in &wanted {
         figures.push(measure_figure(
@@ -201,13 +208,18 @@ pub fn measure(
             tell,
         )?);
     }
+    let oo7 = with_oo7
+        .then(|| oo7::measure(site, plan.effort, tell))
+        .transpose()?;
     let no_flush = lazy::measure(Tr190Testbed::new(site, None), plan.effort, tell)?;
-    let claims = claims::judge(&facts, &figures, &no_flush);
+    let mut claims = claims::judge(&facts, &figures, &no_flush);
+    claims.extend(oo7.iter().flat_map(|report| oo7::claims(report, &facts)));
     Ok(Tr190Report {
         machine,
         effort: plan.effort,
         skipped,
         figures,
+        oo7,
         no_flush,
         claims,
     })
@@ -216,11 +228,11 @@ pub fn measure(
 fn experiments(numbers: &[u8]) -> Result<Vec<Tr190Experiment>, BenchError> {
     if let Some(unknown) = numbers
         .iter()
-        .find(|number| !TR190.iter().any(|known| known.number == **number))
+        .find(|number| **number != oo7::NUMBER && !TR190.iter().any(|known| known.number == **number))
     {
         return Err(BenchError::InvalidRequest(format!(
             "figure {unknown} of TR-190 is not measured; choose among 1 to {}",
-            TR190.len()
+            oo7::NUMBER
         )));
     }
     let chosen = TR190
@@ -389,12 +401,16 @@ pub(crate) mod tests {
     #[test]
     fn an_unknown_figure_is_refused_by_number() {
         assert!(
-            experiments(&[1, 12])
+            experiments(&[1, 13])
                 .unwrap_err()
                 .to_string()
-                .contains("figure 12")
+                .contains("figure 13")
         );
         assert_eq!(experiments(&[]).unwrap().len(), 11);
         assert_eq!(experiments(&[9, 4]).unwrap()[0].number, 4);
+        assert!(
+            experiments(&[oo7::NUMBER]).unwrap().is_empty(),
+            "it is measured apart"
+        );
     }
 }

@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::facts::Tr190Facts;
-use super::plot::{self, CurvePlot};
-use super::{Tr190Report, csv, markdown, page};
+use super::{Tr190Report, csv, markdown, oo7, page, plot};
 use crate::error::{BenchError, ErrorContext};
 use crate::machine::MachineInfo;
+use crate::plot::{PlotFigure, PlotTheme};
 
 /// File name of the page.
 pub const PAGE: &str = "index.html";
@@ -45,7 +45,7 @@ impl RunInfo {
 ///
 /// # Errors
 ///
-/// Fails if a file cannot be written, or a picture not drawn.
+/// Fails if a file cannot be written, or a PNG is wanted and the system has no font.
 pub fn write(
     report: &Tr190Report,
     run: &RunInfo,
@@ -58,8 +58,12 @@ pub fn write(
         let name = format!("fig{:02}", figure.number);
         results.save_figure(&name, &csv::table(figure), &plot::picture(figure, &facts), png)?;
     }
+    if let Some(measured) = &report.oo7 {
+        let name = format!("fig{}", oo7::NUMBER);
+        results.save_figure(&name, &oo7::csv(measured), &oo7::picture(measured, &facts), png)?;
+    }
     results.save(TABLES, markdown::tables(report, run).as_bytes())?;
-    results.save(PAGE, page::page(report, &facts, run)?.as_bytes())?;
+    results.save(PAGE, page::page(report, &facts, run).as_bytes())?;
     Ok(results.files_written)
 }
 
@@ -80,18 +84,29 @@ impl ResultsDirectory<'_> {
         })
     }
 
-    /// Writes a figure's files: its CSV, its SVG, and a PNG if wanted.
+    /// Writes a figure's files: its CSV and its picture.
     pub(crate) fn save_figure(
         &mut self,
         name: &str,
         csv: &str,
-        picture: &CurvePlot,
+        picture: &PlotFigure,
         png: bool,
     ) -> Result<(), BenchError> {
         self.save(&format!("{name}.csv"), csv.as_bytes())?;
-        self.save(&format!("{name}.svg"), picture.svg()?.as_bytes())?;
+        self.save_picture(name, picture, png)
+    }
+
+    /// Writes a picture's SVG and, if wanted, a PNG on white and one on black.
+    pub(crate) fn save_picture(
+        &mut self,
+        name: &str,
+        picture: &PlotFigure,
+        png: bool,
+    ) -> Result<(), BenchError> {
+        self.save(&format!("{name}.svg"), picture.svg().as_bytes())?;
         if png {
-            self.save(&format!("{name}.png"), &picture.png()?)?;
+            self.save(&format!("{name}.png"), &picture.png(PlotTheme::Light)?)?;
+            self.save(&format!("{name}-dark.png"), &picture.png(PlotTheme::Dark)?)?;
         }
         Ok(())
     }
@@ -121,7 +136,7 @@ mod tests {
         };
         for _ in 0..2 {
             let written = write(&report(), &run, &out, true).unwrap();
-            assert_eq!(written.len(), 11 * 3 + 2);
+            assert_eq!(written.len(), 12 * 4 + 2);
             assert!(written.iter().all(|path| fs::metadata(path).unwrap().len() > 100));
         }
         let taken = directory.path().join("file");

@@ -6,46 +6,41 @@ use std::fmt::Write;
 use super::claims::{ClaimSource, Tr190Claim};
 use super::facts::Tr190Facts;
 use super::output::RunInfo;
-use super::plot::{thousands, x_label};
+use super::plot::x_label;
 use super::system::{FloorKind, MemberLink, Tr190Series, Tr190System};
-use super::{Tr190Axis, Tr190Figure, Tr190Point, Tr190Report, commentary, plot};
-use crate::error::BenchError;
+use super::{Tr190Axis, Tr190Figure, Tr190Point, Tr190Report, commentary, oo7, plot};
+use crate::plot::{escaped as escape, thousands};
 
-const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:1060px;margin:2em auto;padding:0 1em;color:#222}\
+const STYLE: &str = ":root{--page:#fff;--ink:#1b1f24;--muted:#5a636e;--rule:#d9dde2;--stated:#6b3f12;--band:#f3f6fa;\
+    --yes:#11772d;--no:#b3261e}\
+    @media (prefers-color-scheme:dark){:root{--page:#16191d;--ink:#e8eaed;--muted:#a4adb8;--rule:#343b43;--stated:#e0b98c;\
+    --band:#20262d;--yes:#5fd07f;--no:#ff8a80}}\
+    body{font:15px/1.5 sans-serif;max-width:1080px;margin:2em auto;padding:0 1em;color:var(--ink);background:var(--page)}\
     h1{font-size:1.5em}h2{font-size:1.2em;margin-top:2.5em}\
     table{border-collapse:collapse;margin:1em 0;font-size:13px}\
-    th,td{padding:2px 9px;text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}\
+    th,td{padding:2px 9px;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}\
     th:first-child,td:first-child{text-align:left}td.wrap{white-space:normal;text-align:left}\
-    tr.paper td{color:#7a4b10}tr.floor td{color:#777}tr.ratio td{background:#f4f6fb}\
+    tr.paper td{color:var(--stated)}tr.floor td{color:var(--muted)}tr.ratio td{background:var(--band)}\
     tr.head td{font-weight:bold;border-bottom:none;padding-top:9px;text-align:left}\
-    .yes{color:#11772d;font-weight:bold}.no{color:#b3261e;font-weight:bold}\
-    svg{max-width:100%;height:auto}details{margin:1em 0}.note{color:#555}code{background:#f3f3f3}";
+    .yes{color:var(--yes);font-weight:bold}.no{color:var(--no);font-weight:bold}\
+    svg{max-width:100%;height:auto}details{margin:1em 0}.note{color:var(--muted)}code{background:var(--band)}";
 
 /// The page as HTML.
-///
-/// # Errors
-///
-/// Fails if a figure cannot be drawn.
-pub fn page(report: &Tr190Report, facts: &Tr190Facts, run: &RunInfo) -> Result<String, BenchError> {
+pub fn page(report: &Tr190Report, facts: &Tr190Facts, run: &RunInfo) -> String {
     let mut html = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     html += "<title>The experiments of TR-190 on netram</title>\n";
     html += &format!("<style>{STYLE}</style>\n</head>\n<body>\n");
     introduction(&mut html, report, facts, run);
     summary(&mut html, &report.claims);
     for figure in &report.figures {
-        section(&mut html, report, facts, figure)?;
+        section(&mut html, report, facts, figure);
+    }
+    if let Some(measured) = &report.oo7 {
+        oo7::section(&mut html, measured, facts);
     }
     no_flush(&mut html, report, facts);
     html += "</body>\n</html>\n";
-    Ok(html)
-}
-
-/// Escapes text for HTML.
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
+    html
 }
 
 fn introduction(html: &mut String, report: &Tr190Report, facts: &Tr190Facts, run: &RunInfo) {
@@ -53,7 +48,7 @@ fn introduction(html: &mut String, report: &Tr190Report, facts: &Tr190Facts, run
     *html += "<h1>The experiments of TR-190 on netram</h1>\n";
     *html += "<p>Ioannidis, Markatos and Sevaslidou, <i>On using Network Memory to Improve the Performance of \
               Transaction-Based Systems</i>, ICS-FORTH TR-190: RVM commits wait for a disk, RRVM commits for another \
-              machine's memory. Below is each of its figures 1 to 11 that was asked for, measured anew.</p>\n<table>\n";
+              machine's memory. Below is each of its figures 1 to 12 that was asked for, measured anew.</p>\n<table>\n";
     let rows = [
         (
             "machine",
@@ -139,18 +134,13 @@ fn summary(html: &mut String, claims: &[Tr190Claim]) {
     *html += "</table>\n";
 }
 
-fn section(
-    html: &mut String,
-    report: &Tr190Report,
-    facts: &Tr190Facts,
-    figure: &Tr190Figure,
-) -> Result<(), BenchError> {
+fn section(html: &mut String, report: &Tr190Report, facts: &Tr190Facts, figure: &Tr190Figure) {
     let number = figure.number;
     *html += &format!(
         "<h2 id=\"fig{number}\">Figure {number}: {}</h2>\n",
         escape(figure.title)
     );
-    *html += &plot::svg(figure, facts)?;
+    *html += &plot::picture(figure, facts).svg();
     for said in facts.remarks(number) {
         *html += &format!("<p><b>The paper:</b> {}.</p>\n", escape(said));
     }
@@ -180,7 +170,6 @@ fn section(
         by_x(html, figure, "the longest commit, us", |point| point.max_us);
     }
     latencies(html, figure);
-    Ok(())
 }
 
 fn throughputs(html: &mut String, facts: &Tr190Facts, figure: &Tr190Figure) {
@@ -361,7 +350,7 @@ mod tests {
             command: "netram-lab bench paper <x>".to_owned(),
             disk: "/var/tmp".to_owned(),
         };
-        page(&report, &facts, &run).unwrap()
+        page(&report, &facts, &run)
     }
 
     #[test]
@@ -370,8 +359,8 @@ mod tests {
         for forbidden in ["<script", "<link", "src=", "@import", "url("] {
             assert!(!html.contains(forbidden), "{forbidden}");
         }
-        assert_eq!(html.matches("<svg").count(), 11);
-        for number in 1..=11 {
+        assert_eq!(html.matches("<svg").count(), 12);
+        for number in 1..=12 {
             assert!(html.contains(&format!("id=\"fig{number}\"")));
         }
     }

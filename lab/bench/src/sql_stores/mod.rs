@@ -128,6 +128,35 @@ pub enum SqlStoreBacking {
     Vfs(SocketKind),
 }
 
+impl SqlStoreBacking {
+    /// A name for files.
+    pub fn id(self) -> String {
+        match self {
+            SqlStoreBacking::Plain(disk) => format!("unmodified-{disk}"),
+            SqlStoreBacking::Mount(wire) => format!("mount-{}", wire_names(wire).0),
+            SqlStoreBacking::Vfs(wire) => format!("vfs-{}", wire_names(wire).0),
+        }
+    }
+
+    /// A name for people.
+    pub fn label(self) -> String {
+        match self {
+            SqlStoreBacking::Plain(SqlStoreDisk::Local) => "unmodified, local disk".to_owned(),
+            SqlStoreBacking::Plain(SqlStoreDisk::Modelled) => "unmodified, MODELLED disk".to_owned(),
+            SqlStoreBacking::Plain(SqlStoreDisk::Hard) => "unmodified, MODELLED hard disk".to_owned(),
+            SqlStoreBacking::Mount(wire) => format!("mount, {}", wire_names(wire).1),
+            SqlStoreBacking::Vfs(wire) => format!("VFS, {}", wire_names(wire).1),
+        }
+    }
+}
+
+fn wire_names(wire: SocketKind) -> (&'static str, &'static str) {
+    match wire {
+        SocketKind::Unix => ("unix", "Unix"),
+        SocketKind::Tcp => ("tcp", "TCP"),
+    }
+}
+
 /// An operation in its own transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SqlStoreStep {

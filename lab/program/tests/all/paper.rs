@@ -103,8 +103,31 @@ fn check_picture(svg: &Path) {
     for label in ["RVM", "RRVM, Unix socket", "RRVM, TCP, MODELLED disk"] {
         assert!(text.contains(label), "{label} in {}", svg.display());
     }
-    let png = std::fs::read(svg.with_extension("png")).unwrap();
-    assert!(png.starts_with(b"\x89PNG\r\n\x1a\n") && png.len() > 1000);
+    check_pngs(svg);
+}
+
+/// Checks the PNGs on white and on black beside an SVG.
+fn check_pngs(svg: &Path) {
+    let stem = svg.file_stem().unwrap().to_str().unwrap();
+    let [light, dark] = ["", "-dark"].map(|theme| {
+        let png = std::fs::read(svg.with_file_name(format!("{stem}{theme}.png"))).unwrap();
+        assert!(png.starts_with(b"\x89PNG\r\n\x1a\n") && png.len() > 1000);
+        png
+    });
+    assert_ne!(light, dark, "{stem}");
+}
+
+/// Checks figure 12, which has operations in place of an axis.
+fn check_oo7(csv: &Path) {
+    let text = std::fs::read_to_string(csv).unwrap();
+    for operation in ["t5do,false", "t6,false", "t6,true", "t12a,false"] {
+        let row = format!("12,sqlite,{operation},unmodified-local,");
+        assert!(text.contains(&row), "{row} in {text}");
+    }
+    let svg = csv.with_extension("svg");
+    let picture = std::fs::read_to_string(&svg).unwrap();
+    assert!(picture.starts_with("<svg") && picture.contains("figure 12"));
+    check_pngs(&svg);
 }
 
 #[test]
@@ -141,7 +164,8 @@ fn a_quick_run_draws_and_tabulates_every_figure_and_leaves_nothing_behind() {
         check_picture(&file.with_extension("svg"));
     }
     assert_eq!(report["figures"].as_array().unwrap().len(), 11);
-    assert_eq!(json["files"].as_array().unwrap().len(), 11 * 3 + 2);
+    check_oo7(&out.join("fig12.csv"));
+    assert_eq!(json["files"].as_array().unwrap().len(), 12 * 4 + 2);
     let claims = report["claims"].as_array().unwrap();
     for id in [
         "small-rrvm-tcp",
@@ -157,7 +181,7 @@ fn a_quick_run_draws_and_tabulates_every_figure_and_leaves_nothing_behind() {
         assert!(value.is_some_and(|value| value > 0.0), "{id}");
     }
     let page = std::fs::read_to_string(out.join("index.html")).unwrap();
-    assert_eq!(page.matches("<svg").count(), 11);
+    assert_eq!(page.matches("<svg").count(), 12);
     assert!(
         page.contains("A quick run")
             && page.contains("With small data files")

@@ -1,6 +1,6 @@
 //! `netram-lab bench oo7`: OO7 on recoverable memory and in databases, disk beside remote.
 
-mod on;
+pub(super) mod on;
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -33,8 +33,9 @@ use netram_cli::output;
 /// tr190: RVM, whose commits wait for the disk, beside RRVM, whose commits wait for a
 /// member's memory: over a Unix socket, over TCP, and over TCP between two network
 /// namespaces (root only), each on the local disk and on a modelled one whose syncs take 8
-/// ms. The page shows the paper's figures beside these, and the differences. A full run
-/// takes about three quarters of an hour, with --cap 2s half of that.
+/// ms. Figure 12 is OO7 in SQLite and Berkeley DB, with their files on a disk and on remote
+/// memory. The page shows the paper's figures beside these, and the differences. A full run
+/// takes about an hour, with --cap 2s two thirds of that.
 ///
 /// lnd: synchronous writes by fio to the local disk, to a modelled one whose syncs take 1
 /// ms, and to volumes, also with a data lender and over a link of 1 Gbit/s: by stage
@@ -83,7 +84,7 @@ pub(crate) struct BenchPaper {
     /// Directory for the results; replaces files of an earlier run
     #[arg(long, value_name = "DIR", default_value = "netram-paper")]
     out: PathBuf,
-    /// Write plots as PNG too
+    /// Write plots as PNG too: each on white, and on black as NAME-dark.png
     #[arg(long)]
     png: bool,
     /// Print JSON
@@ -317,6 +318,14 @@ fn show(report: &Tr190Report) -> Result<()> {
         let title = format!("figure {}: {}", figure.number, figure.title);
         let label = |series: Tr190Series| series.label();
         show_curves(title, &figure.points, label, |point| point.tps)?;
+    }
+    if let Some(oo7) = &report.oo7 {
+        output::line(format_args!(
+            "\nfigure {}: {}",
+            paper::oo7::NUMBER,
+            paper::oo7::TITLE
+        ))?;
+        super::oo7::on::show(oo7)?;
     }
     let mut table = output::table(&["what", "measured", "unit", "hold", "met"], 1);
     let aims = report

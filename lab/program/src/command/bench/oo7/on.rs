@@ -6,7 +6,7 @@ use anyhow::Result;
 use netram_bench::sql_stores::{
     self, HARD_DISK_MB_PER_S, SqlStoreBacking, SqlStoreDisk, SqlStoreReport, SqlStoreResult,
 };
-use netram_bench::testbed::{SocketKind, Testbed};
+use netram_bench::testbed::Testbed;
 use netram_oo7::Operation;
 
 use super::BenchOo7;
@@ -48,7 +48,7 @@ impl BenchOo7 {
 }
 
 /// A table for each store and disk.
-fn show(report: &SqlStoreReport) -> Result<()> {
+pub(in crate::command::bench) fn show(report: &SqlStoreReport) -> Result<()> {
     for why in &report.skipped {
         output::line(format_args!("SKIPPED: {why}"))?;
     }
@@ -88,7 +88,7 @@ fn table(report: &SqlStoreReport, measured: &SqlStoreResult, disk: SqlStoreDisk)
         "unmodified".to_owned(),
     ];
     for way in others.clone() {
-        header.extend([name(way).to_owned(), "×".to_owned()]);
+        header.extend([way.label(), "×".to_owned()]);
     }
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
     let mut table = output::table(&header, 1);
@@ -107,14 +107,4 @@ fn table(report: &SqlStoreReport, measured: &SqlStoreResult, disk: SqlStoreDisk)
         table.add_row(words);
     }
     output::line(table)
-}
-
-fn name(way: &SqlStoreBacking) -> &'static str {
-    match way {
-        SqlStoreBacking::Plain(_) => "unmodified",
-        SqlStoreBacking::Mount(SocketKind::Unix) => "mount, Unix",
-        SqlStoreBacking::Mount(SocketKind::Tcp) => "mount, TCP",
-        SqlStoreBacking::Vfs(SocketKind::Unix) => "VFS, Unix",
-        SqlStoreBacking::Vfs(SocketKind::Tcp) => "VFS, TCP",
-    }
 }
