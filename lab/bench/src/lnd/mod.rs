@@ -279,9 +279,9 @@ fn journaling() -> Option<&'static str> {
         .find(|kind| device::is_here(&format!("mkfs.{kind}")))
 }
 
-/// Time of a round with stages of `stage_kb`. At the rate of a first round, so many stages end that a writer can
-/// be made to wait for the disk; shorter rounds would show nothing of the threshold. The longest round is too
-/// short for the threshold that stands for an endless stage.
+/// Time of a round with stages of `stage_kb`. At the rate of a first round, so many stages end that a writer
+/// can be made to wait for the disk; shorter rounds would show nothing of the threshold. The longest round is
+/// too short for the threshold that stands for an endless stage.
 fn stages_time(least: Duration, kb_per_second: f64, stage_kb: u64) -> Duration {
     let seconds = (STAGES_ROUND * stage_kb) as f64 * 1.024 / kb_per_second.max(1.0);
     Duration::from_secs_f64(seconds.min(STAGES_ROUND_MAX.as_secs_f64())).max(least)

@@ -191,8 +191,8 @@ pub(super) fn store(bytes: &mut [u8], places: &[usize], value: u64) -> Duration 
     began.elapsed()
 }
 
-/// Cores of two threads that poll each other's socket. On one core they must not spin: each would have to wait
-/// for the end of the other's turn, which is a tick of the kernel's clock.
+/// Cores of two threads that poll each other's socket. On one core they must not spin: each would have to
+/// wait for the end of the other's turn, which is a tick of the kernel's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PollCores {
     near: usize,
