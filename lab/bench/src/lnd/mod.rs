@@ -60,6 +60,10 @@ const STAGES_KB_QUICK: [u64; 2] = [64, 10_000];
 const BLOCKS: [u64; 7] = [1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
 const BLOCKS_QUICK: [u64; 2] = [4 << 10, 64 << 10];
 const STAGE_BLOCK: u64 = 4096;
+/// Stages that a round of figure 3 fills. A writer waits when four are full.
+const STAGES_ROUND: u64 = 6;
+/// The longest round of figure 3.
+const STAGES_ROUND_MAX: Duration = Duration::from_secs(20);
 
 /// Extent of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -275,6 +279,14 @@ fn journaling() -> Option<&'static str> {
         .find(|kind| device::is_here(&format!("mkfs.{kind}")))
 }
 
+/// Time of a round with stages of `stage_kb`. At the rate of a first round, so many stages end that a writer
+/// can be made to wait for the disk; shorter rounds would show nothing of the threshold. The longest round is
+/// too short for the threshold that stands for an endless stage.
+fn stages_time(least: Duration, kb_per_second: f64, stage_kb: u64) -> Duration {
+    let seconds = (STAGES_ROUND * stage_kb) as f64 * 1.024 / kb_per_second.max(1.0);
+    Duration::from_secs_f64(seconds.min(STAGES_ROUND_MAX.as_secs_f64())).max(least)
+}
+
 /// Figure 3.
 fn stages(
     world: &LndTestbed<'_>,
@@ -300,9 +312,10 @@ fn stages(
         let place = VolumeDirectory::new(world.site, DEVICE_BYTES, &world.holders(system, Some(x * 1024)))?;
         let path = place.path();
         let attachment = BlockDevice::of_volume(world.site, path, DeviceSource::volume(path), None)?;
-        // The paper wrote 1 GB; here it is as much as the time allows. Stages must end several times.
-        let cap = plan.cap * 2;
-        let rounds = (0..plan.rounds).map(|_| fio::write(world.site, attachment.path(), STAGE_BLOCK, cap));
+        // The paper wrote 1 GB; here it is as much as the time allows.
+        let first = fio::write(world.site, attachment.path(), STAGE_BLOCK, plan.cap * 2)?;
+        let time = stages_time(plan.cap * 2, first.kb_per_second, x);
+        let rounds = (0..plan.rounds).map(|_| fio::write(world.site, attachment.path(), STAGE_BLOCK, time));
         let rounds: Result<Vec<FioWrites>, BenchError> = rounds.collect();
         let written = FioWrites::median(&rounds?);
         points.push(LndPoint { system, x, written });
@@ -359,4 +372,21 @@ fn blocks(
         axis: "block, bytes",
         points,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_of_figure_3_are_long_enough_for_a_writer_to_wait() {
+        let short = Duration::from_millis(600);
+        let rate = 21_000.0;
+        for stage_kb in STAGES_KB.into_iter().filter(|stage_kb| *stage_kb <= 40_000) {
+            let written = stages_time(short, rate, stage_kb).as_secs_f64() * rate * 1e3;
+            assert!(written > 4.0 * stage_kb as f64 * 1024.0, "{stage_kb} KB");
+        }
+        assert_eq!(stages_time(short, rate, 64), short);
+        assert_eq!(stages_time(short, rate, 200_000), STAGES_ROUND_MAX);
+    }
 }

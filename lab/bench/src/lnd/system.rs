@@ -47,7 +47,7 @@ const fn volume(all: bool, network: LenderNetwork, twice: bool) -> LndSystem {
 
 impl LndSystem {
     /// All systems with a device, in the order of the tables.
-    pub const DEVICES: [LndSystem; 9] = [
+    pub const DEVICES: [LndSystem; 10] = [
         LndSystem::Disk,
         LndSystem::Modelled,
         volume(true, LenderNetwork::Tcp, false),
@@ -56,6 +56,8 @@ impl LndSystem {
         volume(false, LenderNetwork::Multicast, false),
         volume(true, LenderNetwork::Tcp, true),
         volume(false, LenderNetwork::Tcp, true),
+        // The paper's whole configuration.
+        volume(false, LenderNetwork::Multicast, true),
         volume(false, LenderNetwork::Link, false),
     ];
 
@@ -98,7 +100,13 @@ impl LndSystem {
             (LenderNetwork::Tcp, true, true) => ("volume-scp-data", "volume, all (SCP), TCP, data lender"),
             (LenderNetwork::Tcp, false, true) => ("volume-lcp-data", "volume, any (LCP), TCP, data lender"),
             (LenderNetwork::Multicast, true, _) => ("volume-scp-multicast", "volume, all (SCP), multicast"),
-            (LenderNetwork::Multicast, false, _) => ("volume-lcp-multicast", "volume, any (LCP), multicast"),
+            (LenderNetwork::Multicast, false, false) => {
+                ("volume-lcp-multicast", "volume, any (LCP), multicast")
+            }
+            (LenderNetwork::Multicast, false, true) => (
+                "volume-lcp-multicast-data",
+                "volume, any (LCP), multicast, data lender",
+            ),
             (LenderNetwork::Link, _, _) => (
                 "volume-link",
                 "volume, one lender beyond 1 Gbit/s, on a MODELLED disk",
@@ -132,6 +140,13 @@ mod tests {
             let modelled = system == LndSystem::Modelled || system.network() == Some(LenderNetwork::Link);
             assert_eq!(system.label().contains("MODELLED"), modelled);
         }
+    }
+
+    #[test]
+    fn the_papers_configuration_is_measured_whole() {
+        let whole = volume(false, LenderNetwork::Multicast, true);
+        assert!(LndSystem::DEVICES.contains(&whole));
+        assert_eq!(whole.label(), "volume, any (LCP), multicast, data lender");
     }
 
     #[test]

@@ -39,6 +39,7 @@ pub(super) fn by_bytes(
 ) -> Result<OsdiFigure, BenchError> {
     let places = if plan.quick { &BYTES_QUICK[..] } else { &BYTES };
     let peer = MessagePeer::tcp()?;
+    let _pinned = peer.pin_sender()?;
     let mut points = Vec::new();
     for (curve, capture) in std::iter::once((OsdiCurve::Log, CaptureMode::Declared)).chain(BY_PAGE) {
         if curve == OsdiCurve::Adaptive {

@@ -38,6 +38,7 @@ pub(super) fn measure(
     tell(ProgressEvent::Next("table 2: sending"));
     let tcp = MessagePeer::tcp()?;
     let unix = MessagePeer::unix(site)?;
+    let pinned = tcp.pin_sender()?;
     for (id, what, peer) in [
         ("send-tcp", "page send (TCP, loopback)", &tcp),
         ("send-unix", "page send (Unix socket)", &unix),
@@ -63,6 +64,7 @@ pub(super) fn measure(
             us: [Some(us), None],
         });
     }
+    drop(pinned);
     let us = repeated(plan, 2000, || {
         black_box(rustix::process::getppid());
         Ok(())

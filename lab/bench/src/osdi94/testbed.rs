@@ -16,6 +16,7 @@ use netram_rvm::{
 use netram_transport::NetAddress;
 
 use crate::error::{BenchError, ErrorContext};
+use crate::machine::{self, CorePin};
 use crate::socket::{PollPause, RawListener, RawSocket};
 use crate::testbed::Testbed;
 
@@ -190,9 +191,47 @@ pub(super) fn store(bytes: &mut [u8], places: &[usize], value: u64) -> Duration 
     began.elapsed()
 }
 
+/// Cores of two threads that poll each other's socket. On one core they must not spin: each would have to
+/// wait for the end of the other's turn, which is a tick of the kernel's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PollCores {
+    near: usize,
+    far: usize,
+}
+
+impl PollCores {
+    /// The first and the last of the cores that this thread may use.
+    pub(super) fn choose() -> PollCores {
+        let cores = machine::cores();
+        PollCores {
+            near: cores.first().copied().unwrap_or(0),
+            far: cores.last().copied().unwrap_or(0),
+        }
+    }
+
+    /// Keeps the measuring thread on its core for as long as the guard lives.
+    pub(super) fn pin_near(self) -> Result<CorePin, BenchError> {
+        CorePin::to(self.near)
+    }
+
+    /// Keeps the other thread on its core for as long as the guard lives.
+    pub(super) fn pin_far(self) -> Result<CorePin, BenchError> {
+        CorePin::to(self.far)
+    }
+
+    /// How either thread waits.
+    pub(super) fn pause(self) -> PollPause {
+        match self.near == self.far {
+            true => PollPause::Yield,
+            false => PollPause::Spin,
+        }
+    }
+}
+
 /// A thread that receives messages, each with its length, and answers each with a byte.
 pub(super) struct MessagePeer {
     socket: RawSocket,
+    cores: PollCores,
     thread: Option<JoinHandle<Result<(), BenchError>>>,
 }
 
@@ -211,7 +250,10 @@ impl MessagePeer {
         let gate = RawListener::open(address)?;
         let at = gate.address()?;
         let thread = std::thread::Builder::new().name("bench-peer".to_owned());
-        let thread = thread.spawn(move || serve(&gate)).context("start a thread")?;
+        let cores = PollCores::choose();
+        let thread = thread
+            .spawn(move || serve(&gate, cores))
+            .context("start a thread")?;
         let socket = RawSocket::connect(&at)?;
         if let NetAddress::Unix(path) = address {
             // The socket's name is not needed after the connection, and another run will need it.
@@ -219,15 +261,21 @@ impl MessagePeer {
         }
         Ok(MessagePeer {
             socket,
+            cores,
             thread: Some(thread),
         })
+    }
+
+    /// Keeps this thread off the peer's core while messages are sent.
+    pub(super) fn pin_sender(&self) -> Result<CorePin, BenchError> {
+        self.cores.pin_near()
     }
 
     /// Sends a message and waits until it has been received completely.
     pub(super) fn send(&self, message: &[u8]) -> Result<(), BenchError> {
         self.socket.send_all(&(message.len() as u64).to_le_bytes())?;
         self.socket.send_all(message)?;
-        match self.socket.receive_all(&mut [0], PollPause::Spin)? {
+        match self.socket.receive_all(&mut [0], self.cores.pause())? {
             true => Ok(()),
             false => Err(BenchError::InvalidRequest(
                 "the peer closed the connection".to_owned(),
@@ -236,13 +284,14 @@ impl MessagePeer {
     }
 }
 
-fn serve(gate: &RawListener) -> Result<(), BenchError> {
+fn serve(gate: &RawListener, cores: PollCores) -> Result<(), BenchError> {
+    let _pinned = cores.pin_far()?;
     let socket = gate.accept()?;
     let mut message = vec![0; PAYLOAD_BYTES_MAX];
     let mut length = [0; 8];
-    while socket.receive_all(&mut length, PollPause::Spin)? {
+    while socket.receive_all(&mut length, cores.pause())? {
         let length = u64::from_le_bytes(length) as usize;
-        if !socket.receive_all(&mut message[..length], PollPause::Spin)? {
+        if !socket.receive_all(&mut message[..length], cores.pause())? {
             break;
         }
         socket.send_all(&[1])?;
@@ -257,5 +306,25 @@ impl Drop for MessagePeer {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_poll_each_other_spin_on_two_cores_and_yield_on_one() {
+        let one = PollCores { near: 0, far: 0 };
+        assert_eq!(one.pause(), PollPause::Yield);
+        let two = PollCores { near: 0, far: 1 };
+        assert_eq!(two.pause(), PollPause::Spin);
+        let cores = machine::cores();
+        let chosen = PollCores::choose();
+        assert_eq!(chosen.near == chosen.far, cores.len() == 1, "{cores:?}");
+        let pinned = chosen.pin_far().unwrap();
+        assert_eq!(machine::cores(), [chosen.far]);
+        drop(pinned);
+        assert_eq!(machine::cores(), cores);
     }
 }

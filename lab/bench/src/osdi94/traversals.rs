@@ -22,11 +22,11 @@ use netram_rvm::{CaptureMode, Region};
 use serde::Serialize;
 
 use super::capture::BY_PAGE;
-use super::testbed::{OsdiMemory, PAGE};
+use super::testbed::{OsdiMemory, PAGE, PollCores};
 use super::{OsdiCurve, OsdiPlan, median};
 use crate::error::{BenchError, ErrorContext};
 use crate::progress::ProgressEvent;
-use crate::socket::{PollPause, RawListener, RawSocket};
+use crate::socket::{RawListener, RawSocket};
 use crate::testbed::Testbed;
 use flat_space::{DeclaredBytes, FlatSpace, PlainBytes};
 
@@ -172,8 +172,10 @@ fn measure_curve(
         .map_err(BenchError::InvalidRequest)?;
     let gate = RawListener::open(&"tcp://127.0.0.1:0".parse().context("name an address")?)?;
     let address = gate.address()?;
+    let cores = PollCores::choose();
+    let _pinned = cores.pin_near()?;
     let (bars, followed) = std::thread::scope(|scope| {
-        let following = scope.spawn(|| follow(&gate, &follower.region));
+        let following = scope.spawn(|| follow(&gate, &follower.region, cores));
         let socket = RawSocket::connect(&address);
         let bars = socket.and_then(|socket| {
             let mut node = TraversalWriter {
@@ -181,6 +183,7 @@ fn measure_curve(
                 memory: writer,
                 curve,
                 socket,
+                cores,
                 root: image.root,
                 plain: image.bytes.clone(),
                 spares: [
@@ -216,6 +219,7 @@ struct TraversalWriter<'w> {
     memory: &'w OsdiMemory,
     curve: OsdiCurve,
     socket: RawSocket,
+    cores: PollCores,
     root: u64,
     /// The same database in untracked memory.
     plain: Vec<u8>,
@@ -301,7 +305,7 @@ impl TraversalWriter<'_> {
         let began = Instant::now();
         let apply = self
             .memory
-            .with_last_record(|record| exchange(&self.socket, record))?;
+            .with_last_record(|record| exchange(&self.socket, self.cores, record))?;
         let send = began.elapsed().saturating_sub(apply);
         let sent = self.memory.with_last_record(|record| count(updates, record))?;
         Ok(([detect, collect, send, apply], sent))
@@ -321,11 +325,11 @@ fn run<A: flat_space::ByteAccess>(
 }
 
 /// Sends a record and waits until it is applied; returns the time of the application.
-fn exchange(socket: &RawSocket, record: &[u8]) -> Result<Duration, BenchError> {
+fn exchange(socket: &RawSocket, cores: PollCores, record: &[u8]) -> Result<Duration, BenchError> {
     socket.send_all(&(record.len() as u64).to_le_bytes())?;
     socket.send_all(record)?;
     let mut took = [0; 8];
-    match socket.receive_all(&mut took, PollPause::Spin)? {
+    match socket.receive_all(&mut took, cores.pause())? {
         true => Ok(Duration::from_nanos(u64::from_le_bytes(took))),
         false => Err(BenchError::InvalidRequest(
             "the follower closed the connection".to_owned(),
@@ -334,13 +338,14 @@ fn exchange(socket: &RawSocket, record: &[u8]) -> Result<Duration, BenchError> {
 }
 
 /// The other node: applies records until the connection ends.
-fn follow(gate: &RawListener, region: &Region) -> Result<(), BenchError> {
+fn follow(gate: &RawListener, region: &Region, cores: PollCores) -> Result<(), BenchError> {
+    let _pinned = cores.pin_far()?;
     let socket = gate.accept()?;
     let mut record = Vec::new();
     let mut length = [0; 8];
-    while socket.receive_all(&mut length, PollPause::Spin)? {
+    while socket.receive_all(&mut length, cores.pause())? {
         record.resize(u64::from_le_bytes(length) as usize, 0);
-        if !socket.receive_all(&mut record, PollPause::Spin)? {
+        if !socket.receive_all(&mut record, cores.pause())? {
             break;
         }
         let began = Instant::now();

@@ -116,7 +116,11 @@ fn log_sizes(figure: &Tr190Figure) -> Vec<String> {
     ];
     let places = figure.x_values();
     let ends = places.first().zip(places.last());
-    for (system, name) in [(Tr190System::RVM, "RVM"), (TCP, "RRVM over TCP")] {
+    for (system, name) in [
+        (Tr190System::RVM, "RVM"),
+        (TCP, "RRVM over TCP"),
+        (TCP.on(Tr190Disk::Modelled), "RRVM over TCP, MODELLED disk"),
+    ] {
         let Some((&small, &large)) = ends else { continue };
         let (Some(low), Some(high)) = (
             figure.at(Tr190Series::System(system), small),
@@ -153,7 +157,11 @@ fn random(report: &Tr190Report, figure: &Tr190Figure) -> Vec<String> {
             .to_owned(),
     ];
     if let Some(first) = report.figures.iter().find(|known| known.number == 1) {
-        for (system, name) in [(Tr190System::RVM, "RVM"), (TCP, "RRVM over TCP")] {
+        for (system, name) in [
+            (Tr190System::RVM, "RVM"),
+            (TCP, "RRVM over TCP"),
+            (TCP.on(Tr190Disk::Modelled), "RRVM over TCP, MODELLED disk"),
+        ] {
             let ratios: Vec<String> = figure
                 .x_values()
                 .into_iter()

@@ -3,21 +3,24 @@
 use std::fmt::Write;
 
 use super::claims::Tr190Claim;
+use super::facts::{StatedCurve, Tr190Facts};
 use super::output::RunInfo;
 use super::page::number;
 use super::plot::x_label;
 use super::system::{MemberLink, Tr190Series, Tr190System};
 use super::{Tr190Figure, Tr190Report, oo7};
 
-/// Every figure's throughputs, RRVM's over RVM's, and the claims.
+/// Every figure's throughputs, the paper's beside them, RRVM's over RVM's, and the claims.
 pub fn tables(report: &Tr190Report, run: &RunInfo) -> String {
     let mut text = format!("Taken {}. Transactions a second.\n", run.on(&report.machine));
     for skipped in &report.skipped {
         // Writing to a string cannot fail, here and below.
         let _ = writeln!(text, "\nNot measured: {skipped}");
     }
+    // The paper's file is part of the program, and a test reads it.
+    let facts = Tr190Facts::tr190().ok();
     for figure in &report.figures {
-        table(&mut text, figure);
+        table(&mut text, figure, facts.as_ref());
     }
     if let Some(measured) = &report.oo7 {
         oo7::markdown(&mut text, measured);
@@ -26,7 +29,7 @@ pub fn tables(report: &Tr190Report, run: &RunInfo) -> String {
     text
 }
 
-fn table(text: &mut String, figure: &Tr190Figure) {
+fn table(text: &mut String, figure: &Tr190Figure, facts: Option<&Tr190Facts>) {
     let places = figure.x_values();
     let _ = write!(text, "\n### Figure {}: {}\n\n| |", figure.number, figure.title);
     for &place in &places {
@@ -38,6 +41,11 @@ fn table(text: &mut String, figure: &Tr190Figure) {
     for series in figure.series() {
         row(text, &series.label(), &places, |x| {
             Some(number(figure.at(series, x)?.tps))
+        });
+    }
+    for stated in facts.iter().flat_map(|facts| facts.series(figure.number)) {
+        row(text, &format!("the paper: {}", stated.name), &places, |x| {
+            stated_at(stated, x).map(as_stated)
         });
     }
     for series in figure.series() {
@@ -53,6 +61,38 @@ fn table(text: &mut String, figure: &Tr190Figure) {
             let ratio = figure.at(series, x)?.tps / figure.at(rvm, x)?.tps;
             Some(format!("{} ×", number(ratio)))
         });
+    }
+    if let Some(facts) = facts {
+        remarks(text, figure.number, facts);
+    }
+}
+
+fn stated_at(stated: &StatedCurve, x: u64) -> Option<f64> {
+    stated.points().find(|(place, _)| *place == x).map(|(_, tps)| tps)
+}
+
+/// A throughput with the paper's own digits.
+fn as_stated(tps: f64) -> String {
+    if tps < 1000.0 {
+        tps.to_string()
+    } else {
+        number(tps)
+    }
+}
+
+/// What the paper says of a whole figure, below its table.
+fn remarks(text: &mut String, figure: u8, facts: &Tr190Facts) {
+    let ranges = facts.ranges(figure).map(|range| {
+        let [least, most] = range.tps;
+        match least == most {
+            true => format!("{}: {}", range.name, as_stated(most)),
+            false => format!("{}: {} to {}", range.name, as_stated(least), as_stated(most)),
+        }
+    });
+    let said: Vec<String> = facts.remarks(figure).map(str::to_owned).chain(ranges).collect();
+    if !said.is_empty() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "\nThe paper: {}.", said.join("; "));
     }
 }
 
@@ -114,5 +154,7 @@ mod tests {
         assert_eq!(tables, 13);
         assert!(text.contains("| RRVM, TCP / RVM | 8.00 × | 8.00 × |"), "{text}");
         assert!(text.contains("Not measured: one thing"));
+        assert!(text.contains("| the paper: RVM | 44.24 | 31.08 |"), "{text}");
+        assert!(text.contains("RRVM, FDDI, total: 712 to 1,076"), "{text}");
     }
 }

@@ -117,5 +117,7 @@ fn settings_text(lenders: &[String], members: usize, key_file: Option<&Path>) ->
         Some(path) => format!("key-file = {:?}", path.display().to_string()),
         None => "insecure = true".to_owned(),
     };
-    format!("[journal]\nlenders = {lenders:?}\nmembers = {members}\n{key}\none-domain = true\nwindow = {WINDOW_BYTES}\n")
+    format!(
+        "[journal]\nlenders = {lenders:?}\nmembers = {members}\n{key}\none-domain = true\nwindow = {WINDOW_BYTES}\n"
+    )
 }

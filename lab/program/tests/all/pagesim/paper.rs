@@ -4,6 +4,15 @@ use crate::common::finish;
 
 use super::*;
 
+/// Statements of the paper that do not hold here: `docs/results/mascots96.md`.
+const NOT_HELD: [&str; 5] = [
+    "SORT: DISK is worse than REMOTE_MAIN",
+    "in almost all cases COUNTERS has the best performance",
+    "in almost all cases RAM_DISK is the second",
+    "GAUSS: the counter makes little difference",
+    "GAUSS: SOFTWARE_COUNTERS comparable to RAM_DISK",
+];
+
 #[test]
 fn a_quick_run_has_every_figure_and_claim() {
     let directory = tempfile::tempdir().unwrap();
@@ -45,12 +54,9 @@ fn a_quick_run_has_every_figure_and_claim() {
         "{tables}"
     );
     for claim in json["report"]["claims"].as_array().unwrap() {
-        // The two statements that contradict each other: docs/results/mascots96.md.
-        let contradicts = claim["what"]
-            .as_str()
-            .unwrap()
-            .contains("SORT: DISK is worse than REMOTE_MAIN");
-        assert_eq!(claim["holds"], !contradicts, "{claim}");
+        let what = claim["what"].as_str().unwrap();
+        let fails = NOT_HELD.iter().any(|not_held| what.contains(not_held));
+        assert_eq!(claim["holds"], !fails, "{claim}");
     }
     assert_eq!(
         std::fs::read_dir(&disk).unwrap().count(),
