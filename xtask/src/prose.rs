@@ -58,12 +58,13 @@ impl Counts {
             .components()
             .any(|part| matches!(part.as_os_str().to_str(), Some("tests" | "tests.rs")));
         let blanked = code::blank(text);
-        let mut follows = false;
+        let (mut follows, mut fenced) = (false, false);
         for (index, (line, code)) in text.lines().zip(blanked.lines()).enumerate() {
             let place = || format!("{}:{}", path.display(), index + 1);
             let trimmed = line.trim_start();
+            fenced ^= documentation(trimmed).is_some_and(|words| words.starts_with("```"));
             // A drawing or a table is as wide as it has to be.
-            if trimmed.starts_with("//") && is_long(line) && is_prose(trimmed) {
+            if trimmed.starts_with("//") && !fenced && is_long(line) && is_prose(trimmed) {
                 self.long.push(place());
             }
             if is_test {
@@ -157,7 +158,10 @@ fn is_prose(line: &str) -> bool {
     let body = line.trim_start().trim_start_matches('/').trim_start_matches('!');
     let indented = body.starts_with("     ") || body.contains("  ");
     let body = body.trim();
-    !body.starts_with('|') && !indented && body.split(' ').filter(|word| !word.is_empty()).count() > 2
+    !body.contains(" | ")
+        && !body.starts_with('|')
+        && !indented
+        && body.split(' ').filter(|word| !word.is_empty()).count() > 2
 }
 
 /// The text of a doc comment's line.

@@ -9,8 +9,8 @@ use crate::{code, tree};
 const FILE_LINES_MAX: usize = 600;
 /// A longer file is named: the time to look for a seam is before the limit.
 const FILE_LINES_WARN: usize = 400;
-/// A longer function does not fit a screen.
-const FUNCTION_LINES_WARN: usize = 70;
+/// A longer function does not fit a screen, and fails.
+const FUNCTION_LINES_MAX: usize = 70;
 /// How far down the argument for a long file may stand.
 const ARGUMENT_LINES: usize = 20;
 
@@ -89,9 +89,9 @@ fn judge(path: &Path, text: &str) -> Findings {
         }
     }
     for function in functions(&blanked) {
-        if function.lines > FUNCTION_LINES_WARN {
-            found.warnings.push(format!(
-                "{}:{}: function `{}` has {} lines; {FUNCTION_LINES_WARN} fit a screen",
+        if function.lines > FUNCTION_LINES_MAX {
+            found.faults.push(format!(
+                "{}:{}: function `{}` has {} lines; {FUNCTION_LINES_MAX} fit a screen",
                 path.display(),
                 function.line,
                 function.name,
@@ -300,7 +300,7 @@ impl A {
 
     #[test]
     fn a_function_longer_than_a_screen_is_named() {
-        let text = format!("fn a() {{\n{}}}\n", "    b();\n".repeat(FUNCTION_LINES_WARN));
-        assert_eq!(judge(Path::new("a.rs"), &text).warnings.len(), 1);
+        let text = format!("fn a() {{\n{}}}\n", "    b();\n".repeat(FUNCTION_LINES_MAX));
+        assert_eq!(judge(Path::new("a.rs"), &text).faults.len(), 1);
     }
 }

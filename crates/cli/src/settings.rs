@@ -118,7 +118,8 @@ impl LenderArgs {
         key_file.map(key_path).transpose()
     }
 
-    /// Whether the lenders are those of `netram play`. They end with its shell, so no settings file names them.
+    /// Whether the lenders are those of `netram play`. They end with its shell, so no settings file names
+    /// them.
     fn are_of_play(&self) -> Result<bool> {
         let in_play = std::env::var_os(PLAY_VARIABLE).is_some();
         Ok(in_play && self.lender == lenders_in_environment()?)

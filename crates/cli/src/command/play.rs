@@ -54,6 +54,7 @@ struct PlayLender {
 
 impl OpenPlayShell {
     pub(super) fn run(self) -> Result<ExitCode> {
+        remove_abandoned();
         let directory = tempfile::Builder::new().prefix("netram-play-").tempdir()?;
         let key_file = directory.path().join("cluster.key");
         ClusterKey::generate().save_new(&key_file)?;
@@ -100,6 +101,19 @@ impl OpenPlayShell {
                 command
             }
             None => Command::new(std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())),
+        }
+    }
+}
+
+/// Frees the memory of plays that were killed: their lenders ended with them, and left it.
+fn remove_abandoned() {
+    for entry in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let id = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("netram-play-")?.split('-').next());
+        if id.is_some_and(|id| !Path::new("/proc").join(id).exists()) {
+            let _ = std::fs::remove_file(entry.path());
         }
     }
 }

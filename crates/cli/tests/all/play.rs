@@ -8,6 +8,7 @@ use crate::common::{finish, netram};
 fn commands_in_the_shell_find_both_lenders_and_nothing_is_left() {
     let directory = tempfile::tempdir().unwrap();
     let script = "set -e
+        echo play $PPID
         echo lenders $NETRAM_LENDERS
         echo processes $NETRAM_PLAY_LENDERS
         echo parent $PPID
@@ -39,14 +40,10 @@ fn commands_in_the_shell_find_both_lenders_and_nothing_is_left() {
     for id in line("processes").split(' ') {
         assert!(!Path::new("/proc").join(id).exists(), "lender {id} runs on");
     }
-    let left = std::fs::read_dir("/dev/shm").unwrap().flatten();
-    let names: Vec<_> = left.map(|entry| entry.file_name()).collect();
-    assert!(
-        !names
-            .iter()
-            .any(|name| name.to_string_lossy().starts_with("netram-play-")),
-        "{names:?}"
-    );
+    for name in ["a", "b"] {
+        let memory = format!("/dev/shm/netram-play-{}-{name}.mem", line("play"));
+        assert!(!Path::new(&memory).exists(), "{memory} is left");
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The comparison as a picture: a group of bars for each workload of each database. Bars are rates on the local
-//! disk, hollow triangles rates on the modelled one.
+//! The comparison as a picture: a group of bars for each workload of each database. Bars are rates on the
+//! local disk, hollow triangles rates on the modelled one.
 
 use super::{DatabaseDisk, DatabaseKind, DatabaseReport, DatabaseStorage, DatabaseWork};
 use crate::plot::{BarGroup, BarPlot, BarRow, PlotColour, PlotFigure, PointMark};

@@ -1,5 +1,5 @@
-//! Figures and table 2 of log-based coherency as pictures. Colour shows the way of finding changes, dashes the
-//! kernel's notes, hollow marks the paper.
+//! Figures and table 2 of log-based coherency as pictures. Colour shows the way of finding changes, dashes
+//! the kernel's notes, hollow marks the paper.
 
 use super::costs::OsdiCost;
 use super::facts::OsdiFacts;

@@ -357,7 +357,8 @@ fn the_manual_page_lists_every_setting() {
         std::fs::read_to_string(crate::common::root().join(path)).expect("the file is in the tree")
     };
     let page = read("packaging/librvm/rvm.3").replace("\\-", "-");
-    let settings = read("crates/memory/store/src/settings.rs");
+    let settings =
+        read("crates/core/journal/src/settings/mod.rs") + &read("crates/memory/store/src/settings.rs");
     let variables: BTreeSet<&str> = settings
         .split('"')
         .filter(|word| word.starts_with("NETRAM_") && !word.contains(' '))

@@ -148,11 +148,11 @@ fn every_completed_write_is_there(with_lender: bool) {
     });
     let lenders = match &lender {
         Some(_) => format!("[journal]\nlenders = [\"{socket}\"]\ninsecure = true\none-domain = true\n"),
-        None => String::new(),
+        None => "[journal]\n".to_owned(),
     };
     std::fs::write(
         path.join("netram.toml"),
-        format!("{lenders}window = \"256KiB\"\nstage = \"64KiB\"\n"),
+        format!("{lenders}window = \"256KiB\"\n[volume]\nstage = \"64KiB\"\n"),
     )
     .unwrap();
 

@@ -1,32 +1,29 @@
 use super::*;
 
 fn all() -> Vec<DirectoryChange<'static>> {
+    [changes_of_content(), changes_of_names()].concat()
+}
+
+/// An inode and two names.
+fn places() -> (InodeId, DirectoryEntry<'static>, DirectoryEntry<'static>) {
     let at = DirectoryEntry {
         directory: InodeId::ROOT,
         name: b"0000001",
     };
-    let (node, other) = (
-        InodeId(700),
-        DirectoryEntry {
-            directory: InodeId(3),
-            name: b"b",
-        },
-    );
+    let other = DirectoryEntry {
+        directory: InodeId(3),
+        name: b"b",
+    };
+    (InodeId(700), at, other)
+}
+
+fn changes_of_content() -> Vec<DirectoryChange<'static>> {
+    let (node, at, _) = places();
     let made = InodeSpec {
         kind: InodeKind::Symlink,
         mode: 0o640,
         owner: FileOwner { user: 113, group: 0 },
         target: b"../elsewhere",
-    };
-    let attributes = AttributeChange {
-        mode: Some(0),
-        user: None,
-        group: Some(u32::MAX),
-        accessed: None,
-        modified: Some(FileTime {
-            s: -3,
-            ns: 999_999_999,
-        }),
     };
     vec![
         DirectoryChange::Write {
@@ -61,6 +58,22 @@ fn all() -> Vec<DirectoryChange<'static>> {
                 made_ns: u64::MAX,
             }),
         },
+    ]
+}
+
+fn changes_of_names() -> Vec<DirectoryChange<'static>> {
+    let (node, at, other) = places();
+    let attributes = AttributeChange {
+        mode: Some(0),
+        user: None,
+        group: Some(u32::MAX),
+        accessed: None,
+        modified: Some(FileTime {
+            s: -3,
+            ns: 999_999_999,
+        }),
+    };
+    vec![
         DirectoryChange::Link { node, at },
         DirectoryChange::Remove { at },
         DirectoryChange::Rename {

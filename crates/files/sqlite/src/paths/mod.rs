@@ -552,7 +552,7 @@ mod tests {
             let place = DatabasePaths::of(&directory.path().join(name)).unwrap();
             let refused = create(&place).unwrap_err().to_string();
             assert!(
-                refused.contains(what) && refused.contains("name the file"),
+                refused.contains(what) && refused.contains("give the path of a database file"),
                 "{refused}"
             );
             assert!(!place.directory().exists());

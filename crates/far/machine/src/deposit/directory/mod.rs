@@ -2,12 +2,9 @@
 //!
 //! A [`PageDirectory`] is a value. Its methods come in three kinds:
 //!
-//! - commands: [`put`](PageDirectory::put), [`get`](PageDirectory::get), [`gather`](PageDirectory::gather),
-//!   [`forget`](PageDirectory::forget);
-//! - events: `on_*`, [`take`](PageDirectory::take), [`damaged`](PageDirectory::damaged),
-//!   [`tick`](PageDirectory::tick);
-//! - what to do: [`poll`](PageDirectory::poll) returns a lender's next frame,
-//!   [`next_event`](PageDirectory::next_event) what became of pages.
+//! - commands: `put`, `get`, `gather`, `forget`;
+//! - events: `on_*`, `take`, `damaged`, `tick`;
+//! - what to do: `poll` returns a lender's next frame, `next_event` what became of pages.
 //!
 //! The caller has the bytes. A page is *pending* from `put` until [`DirectoryEvent::Stashed`]: its bytes must
 //! be kept, and the newest version is sent whenever `poll` asks.
@@ -19,7 +16,6 @@
 //! The *spill file* is one more lender with the highest number, of a second class. It gets pages for which no
 //! lender has room, and they move when one has. It is asked for a page only if no lender has it. Pages in
 //! slots that a lender wants back move as well.
-//!
 //! Invariants: bytes are released only when all copies have them; a page is never requested by an outdated
 //! version; a copy in a life that has ended does not count; a slot holds one page.
 
