@@ -198,7 +198,7 @@ pub(super) fn longest_first(tests: &mut [Test], times: &BTreeMap<String, Duratio
     let guess = |test: &Test| match test.program.as_str() {
         _ if is_long(test) => Duration::from_secs(60),
         "cli all" | "lab all" => Duration::from_secs(5),
-        python::PROGRAM => Duration::from_secs(60),
+        python::PROGRAM => Duration::from_secs(240),
         program if program.ends_with(" unit") => Duration::ZERO,
         _ => Duration::from_secs(1),
     };
