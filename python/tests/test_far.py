@@ -104,7 +104,7 @@ def test_memory_is_freed_with_its_last_view_and_outlives_the_arena_object(lender
         half = arena.empty(SIZE // 16, "int64")
         part = half[7:]
         del half
-        with pytest.raises(netram.NoRoom, match="in a row"):
+        with pytest.raises(netram.NoRoom, match="contiguous"):
             arena.empty(SIZE, "int8")
         assert not part.any(), "what another had there is gone"
         part[:] = 3

@@ -112,7 +112,7 @@ impl CreateVolume {
 /// Writes a volume's settings durably, and reads them as an opening will.
 pub(super) fn write_settings(path: &Path, settings: &toml::Table) -> Result<()> {
     settings::write(path, settings, |path| {
-        let settings = VolumeSettings::load(path)?;
+        let settings = VolumeSettings::load(path)?.with_environment(&|name| std::env::var(name).ok())?;
         settings.data_security(&settings.journal_config()?.security)?;
         Ok(())
     })
