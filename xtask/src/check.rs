@@ -121,7 +121,7 @@ fn steps(extent: Extent) -> Vec<Step> {
                 rerun: format!("cargo {documents}"),
             });
             // Other features than the workspace's: nothing else here compiles them.
-            let demo = "check --quiet --profile=test --package=netram-cli --no-default-features";
+            let demo = "check --quiet --profile=test --package=netram-cli --package=netram-lab --no-default-features";
             steps.push(from_cargo("demo's parts", demo));
             let seeds = format!("--seeds {SEEDS_PER_CHECK} --threads {}", cores());
             steps.push(Step {

@@ -14,7 +14,7 @@
 /// # let directory = parent.path().join("journal");
 /// Journal::create(&directory, 1 << 20)?;
 /// let (journal, recovered) = Journal::open(&directory, JournalConfig::default())?;
-/// assert!(recovered.tail == recovered.head);
+/// assert!(recovered.end == recovered.head);
 ///
 /// let ticket = journal.append(RecordKind(32), 5, &mut |payload| payload.copy_from_slice(b"hello"))?;
 /// journal.wait(ticket, Durability::Remote)?; // without lenders: the local disk
@@ -50,7 +50,7 @@ pub mod transport {
 /// let accounts = store.map_or_create(&path("bank.data"), 1 << 16)?;
 /// let mut transaction = store.begin(RestoreMode::Restore);
 /// transaction.set(&accounts, 0, &7_u64)?;
-/// transaction.abort()?; // memory is as before
+/// transaction.abort(); // memory is as before
 /// assert_eq!(accounts.get::<u64>(0)?, 0);
 /// # Ok(())
 /// # }
