@@ -59,7 +59,7 @@ pub(crate) struct NewLog {
 
 /// The process's log and the memory over it.
 pub(crate) struct LibraryLog {
-    /// Its absolute name.
+    /// Absolute name of the log.
     pub(crate) name: String,
     pub(crate) memory: JournaledRvm,
     path: PathBuf,

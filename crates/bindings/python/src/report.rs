@@ -114,7 +114,7 @@ impl Recovered {
 pub(crate) struct Lender {
     /// Address.
     address: String,
-    /// Its power domain; empty until it has been reached.
+    /// Power domain of the lender; empty until it has been reached.
     domain: String,
     /// State of its connection: "down", "connecting" or "ready".
     link: String,

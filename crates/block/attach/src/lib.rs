@@ -9,12 +9,12 @@
 //!          supervisor process ────────────+  starts it, holds the loop device, notices its end
 //! ```
 //!
-//! There are two processes, because a process that serves a file must never wait for the kernel to write to
-//! that file: if killed at that time, it could neither end nor answer. The **server** ([`serve()`]) has the
-//! volume and answers the kernel. The **supervisor** ([`attach()`]) does everything that may wait for the
+//! Two processes share the work, because a process that serves a file must never wait for the kernel to write
+//! to that file: if killed at that time, it could neither end nor answer. The **server** ([`serve()`]) has
+//! the volume and answers the kernel. The **supervisor** ([`attach()`]) does everything that may wait for the
 //! server: opening, binding and releasing the loop device.
 //!
-//! Nothing is left behind after the death of either process. The FUSE file system is not mounted at any path:
+//! The death of either process leaves nothing behind. The FUSE file system is not mounted at any path:
 //! only the loop device holds its one file, so it ends with the loop device. The loop device ends when its
 //! last user closes it, and the supervisor is one of them. Only a record in the [`Registry`] can remain,
 //! which the next attach recognises as stale.

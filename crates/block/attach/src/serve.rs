@@ -1,9 +1,10 @@
 //! The server: the process that has the volume open and answers the kernel.
 //!
-//! It never opens its own file, nor anything that leads to it (see the crate's documentation). It ends when
-//! no process has that file open any more. It sends `file PATH` or `refused REASON` to the supervisor on its
-//! standard output. Other messages use its standard input, a socket ([`crate::handover`]). For the kernel's
-//! NBD client it writes `socket NUMBER BYTES FLAGS`, with its own descriptor number of the kernel's end.
+//! The server never opens its own file, nor anything that leads to it (see the crate's documentation). It
+//! ends when no process has that file open any more. It sends `file PATH` or `refused REASON` to the
+//! supervisor on its standard output. Other messages use its standard input, a socket ([`crate::handover`]).
+//! For the kernel's NBD client it writes `socket NUMBER BYTES FLAGS`, with its own descriptor number of the
+//! kernel's end.
 
 use std::fmt;
 use std::fs::{self, File};

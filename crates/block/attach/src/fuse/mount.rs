@@ -1,8 +1,8 @@
 //! Mount of the FUSE file system without a mount point.
 //!
-//! It uses the kernel's newer system calls (Linux 5.2), which return a mount as a descriptor. No path leads
-//! to it, `/proc/mounts` does not list it, it need not be unmounted, and it ends with the last file that is
-//! open in it.
+//! The mount uses the kernel's newer system calls (Linux 5.2), which return a mount as a descriptor. No path
+//! leads to it, `/proc/mounts` does not list it, it need not be unmounted, and it ends with the last file
+//! that is open in it.
 
 use std::fs::OpenOptions;
 use std::io;

@@ -105,7 +105,7 @@ impl core::fmt::Display for ViewError {
                 )
             }
             ViewError::Malformed => out.write_str(
-                "the view file is malformed although its checksum matches; restore it from a copy",
+                "the view file is malformed although its checksum matches; open the journal with the release that used it last",
             ),
         }
     }

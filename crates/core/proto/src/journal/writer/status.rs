@@ -55,7 +55,7 @@ pub struct LenderRefusal {
 pub struct JournalLenderStatus {
     /// Its address.
     pub address: String,
-    /// Its power domain; empty until it has been reached.
+    /// Power domain of the lender; empty until it has been reached.
     pub domain: String,
     /// Incarnation of its memory; zero until it has been reached.
     pub incarnation: Incarnation,
