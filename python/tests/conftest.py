@@ -242,6 +242,14 @@ class Child:
         self.process.send_signal(signal.SIGKILL)
         self.end()
 
+    def killed(self) -> str:
+        """Kills the process; returns what it had printed and nobody had read."""
+        assert self.process.stdout is not None
+        self.process.send_signal(signal.SIGKILL)
+        left = self.process.stdout.read()
+        self.end()
+        return left
+
     def end(self) -> int:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.close()
