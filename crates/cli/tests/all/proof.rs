@@ -23,14 +23,13 @@ fn a_check_names_the_lenders_needed_and_changes_nothing() {
     let restore = ["restore", "new", "--from", &from, "--volume", &id, "--insecure"];
     let with = |more: &[&str]| place.disk(&[&restore, more].concat());
 
-    let live = with(&["--check"]);
+    let (live, refused) = place.while_caught_up(|| (with(&["--check"]), with(&[])));
     assert_eq!(live.code, WOULD_BE_REFUSED, "{}{}", live.out, live.err);
     assert!(
         live.out.contains("may still be running") && live.out.contains("nothing was changed"),
         "{}",
         live.out
     );
-    let refused = with(&[]);
     assert!(
         refused.code == 1 && refused.err.contains("--client-is-off"),
         "{}",

@@ -221,10 +221,10 @@ impl ReplicaFixture {
         }
     }
 
-    /// Kills the writer when its data lender is in service and members hold nothing that it lacks. At any
-    /// other moment a busy machine may just have put it out of service, and what follows would rightly be
-    /// refused.
-    pub(crate) fn kill(&self, writer: ReplicaWriter) -> u64 {
+    /// Does something while the writer pauses, its data lender is in service and members hold nothing that it
+    /// lacks. At any other moment a busy machine may just have put it out of service, and what follows would
+    /// rightly be refused.
+    pub(crate) fn while_caught_up<T>(&self, then: impl FnOnce() -> T) -> T {
         std::fs::write(self.path("pause"), "").unwrap();
         let began = Instant::now();
         loop {
@@ -239,9 +239,14 @@ impl ReplicaFixture {
             );
             std::thread::sleep(Duration::from_millis(20));
         }
-        let done = writer.kill();
+        let done = then();
         std::fs::remove_file(self.path("pause")).unwrap();
         done
+    }
+
+    /// Kills the writer when its data lender has caught up.
+    pub(crate) fn kill(&self, writer: ReplicaWriter) -> u64 {
+        self.while_caught_up(|| writer.kill())
     }
 
     pub(crate) fn id(&self) -> String {
