@@ -13,7 +13,7 @@ use crate::plot::thousands;
 /// The columns of the file with all figures.
 pub const HEADER: &str = "database,work,storage,disk,per_second,times_plain";
 /// The document with the table.
-pub const TABLES: &str = "databases.md";
+pub const TABLES: &str = "databases-results.md";
 
 /// A row of the table: a database, its workload and its storage.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,7 +64,8 @@ pub fn write(report: &DatabaseReport, run: &RunInfo, directory: &Path) -> Result
     let mut results = ResultsDirectory::new(directory)?;
     results.save("databases.csv", csv(report).as_bytes())?;
     results.save("databases.svg", plot::picture(report).svg().as_bytes())?;
-    results.save(TABLES, tables(report, run).as_bytes())?;
+    let title = "Databases on volumes and mounts: all tables";
+    results.save_document(TABLES, title, "databases.md", &tables(report, run))?;
     Ok(results.files_written)
 }
 

@@ -12,7 +12,7 @@ use crate::plot::{CurvePlot, CurveStyle, PlotColour, PlotCurve, PlotFigure, Poin
 /// The columns of the file with all rounds' medians.
 pub const HEADER: &str = "program,local_percent,way,outcome,seconds,faults,resident_bytes";
 /// The document with all tables.
-pub const TABLES: &str = "far.md";
+pub const TABLES: &str = "far-results.md";
 
 /// Writes all files into `directory`, which is created if missing. Returns the files written.
 ///
@@ -22,7 +22,8 @@ pub const TABLES: &str = "far.md";
 pub fn write(report: &FarReport, run: &RunInfo, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
     let mut results = ResultsDirectory::new(directory)?;
     results.save("far.csv", csv(report).as_bytes())?;
-    results.save(TABLES, tables(report, run).as_bytes())?;
+    let title = "Far memory: all tables";
+    results.save_document(TABLES, title, "far.md", &tables(report, run))?;
     for program in programs(report) {
         let name = format!("far-{}.svg", program.name());
         results.save(&name, picture(report, program).svg().as_bytes())?;

@@ -20,7 +20,7 @@ pub const TABLE_HEADER: &str = "system,insert,create,drop,create_and_drop";
 /// The columns of PostgreSQL's file.
 pub const POSTGRES_HEADER: &str = "system,one_per_second,one_ms,eight_per_second,eight_ms";
 /// The document with all tables.
-pub const TABLES: &str = "lnd.md";
+pub const TABLES: &str = "lnd-results.md";
 
 /// Writes all files into `directory`, which is created if missing. Returns the files written.
 ///
@@ -52,7 +52,8 @@ pub fn write(
         let csv = table_csv(POSTGRES_HEADER, rows);
         results.save_figure("lnd-postgres", &csv, &plot::postgres(report), png)?;
     }
-    results.save(TABLES, tables(report, &facts, run).as_bytes())?;
+    let title = "The experiments of LND: all tables";
+    results.save_document(TABLES, title, "lnd.md", &tables(report, &facts, run))?;
     Ok(results.files_written)
 }
 

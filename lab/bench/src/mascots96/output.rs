@@ -19,7 +19,7 @@ pub const TODAY_HEADER: &str = "machine,program,disk_ns,ram_disk_ns,remote_main_
 /// The columns of the statements' file.
 pub const CLAIMS_HEADER: &str = "figure,statement,paper,ours,holds";
 /// The document with all tables.
-pub const TABLES: &str = "mascots96.md";
+pub const TABLES: &str = "mascots96-results.md";
 
 /// Writes all files into `directory`, which is created if missing. Returns the files written.
 ///
@@ -40,7 +40,8 @@ pub fn write(
     }
     results.save("mascots96-today.csv", today_csv(report).as_bytes())?;
     results.save("mascots96-text.csv", claims_csv(report).as_bytes())?;
-    results.save(TABLES, tables(report, &facts, run).as_bytes())?;
+    let title = "The experiments of the paging study: all tables";
+    results.save_document(TABLES, title, "mascots96.md", &tables(report, &facts, run))?;
     Ok(results.files_written)
 }
 

@@ -20,7 +20,7 @@ pub const TABLE_HEADER: &str = "operation,us_4096,us_8192,us_paper_8192";
 pub const BARS_HEADER: &str = "figure,traversal,curve,detect_us,collect_us,send_us,apply_us,updates,ranges,bytes,message_bytes,\
                                pages_4k,pages_8k";
 /// The document with all tables.
-pub const TABLES: &str = "osdi94.md";
+pub const TABLES: &str = "osdi94-results.md";
 
 /// Writes all files into `directory`, which is created if missing. Returns the files written.
 ///
@@ -58,7 +58,8 @@ pub fn write(
         let csv = format!("column,overhead_us\n{lines}");
         results.save_figure("osdi94-fig08", &csv, &plot::columns(report), png)?;
     }
-    results.save(TABLES, tables(report, &facts, run).as_bytes())?;
+    let title = "The experiments of log-based coherency: all tables";
+    results.save_document(TABLES, title, "osdi94.md", &tables(report, &facts, run))?;
     Ok(results.files_written)
 }
 

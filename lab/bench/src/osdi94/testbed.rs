@@ -142,8 +142,10 @@ impl OsdiMemory {
         })
     }
 
-    /// Begins a transaction that stores to the region and is never undone.
+    /// Begins a transaction that stores to the region and is never undone. Until it has committed changes, the
+    /// last record is empty.
     pub(super) fn begin(&self) -> Result<OsdiTransaction, BenchError> {
+        self.rvm.log().length.set(0);
         let mut transaction = self.rvm.begin(RestoreMode::NoRestore);
         transaction.capture(&self.region).context("begin a transaction")?;
         Ok(transaction)
@@ -168,7 +170,7 @@ impl OsdiMemory {
         self.with_last_record(|record| peer.send(record))
     }
 
-    /// Runs `with` on the last commit's record.
+    /// Runs `with` on the last commit's record, which is empty if the commit changed nothing.
     pub(super) fn with_last_record<T>(&self, with: impl FnOnce(&[u8]) -> T) -> T {
         let payload = self.rvm.log().payload.borrow();
         with(&payload[..self.rvm.log().length.get()])

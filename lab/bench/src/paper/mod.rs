@@ -23,6 +23,7 @@ pub mod cell;
 pub mod claims;
 pub mod commentary;
 pub mod csv;
+mod document;
 pub mod experiment;
 pub mod facts;
 pub mod floor;

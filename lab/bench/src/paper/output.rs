@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::document::document;
 use super::facts::Tr190Facts;
 use super::{Tr190Report, csv, markdown, oo7, page, plot};
 use crate::error::{BenchError, ErrorContext};
@@ -12,7 +13,8 @@ use crate::plot::{PlotFigure, PlotTheme};
 /// File name of the page.
 pub const PAGE: &str = "index.html";
 
-const TABLES: &str = "tables.md";
+/// File name of the document with all tables.
+const TABLES: &str = "tr190-results.md";
 
 /// Circumstances of a run that the report lacks.
 #[derive(Clone, Debug)]
@@ -62,7 +64,8 @@ pub fn write(
         let name = format!("fig{}", oo7::NUMBER);
         results.save_figure(&name, &oo7::csv(measured), &oo7::picture(measured, &facts), png)?;
     }
-    results.save(TABLES, markdown::tables(report, run).as_bytes())?;
+    let title = "The experiments of TR-190: all tables";
+    results.save_document(TABLES, title, "tr190.md", &markdown::tables(report, run))?;
     results.save(PAGE, page::page(report, &facts, run).as_bytes())?;
     Ok(results.files_written)
 }
@@ -109,6 +112,17 @@ impl ResultsDirectory<'_> {
             self.save(&format!("{name}-dark.png"), &picture.png(PlotTheme::Dark)?)?;
         }
         Ok(())
+    }
+
+    /// Writes the document with all tables. `prose` is the page of `docs/results` that it belongs to.
+    pub(crate) fn save_document(
+        &mut self,
+        name: &str,
+        title: &str,
+        prose: &str,
+        body: &str,
+    ) -> Result<(), BenchError> {
+        self.save(name, document(title, prose, body).as_bytes())
     }
 
     /// Writes a file, replacing an earlier one.

@@ -62,7 +62,7 @@ fn a_quick_run_measures_every_system_and_leaves_nothing_behind() {
         // Written past the test harness, which would swallow it.
         writeln!(std::io::stderr(), "SKIPPED: {reason}").unwrap();
     }
-    assert!(out.join("lnd.md").is_file());
+    assert!(out.join("lnd-results.md").is_file());
     for figure in json["report"]["figures"].as_array().unwrap() {
         let number = figure["number"].as_u64().unwrap();
         let file = out.join(format!("lnd-fig{number:02}.csv"));

@@ -48,7 +48,7 @@ fn a_quick_run_has_every_figure_and_claim() {
     let today = text("mascots96-today.csv");
     assert_eq!(today.lines().count(), 1 + 5 * 4, "{today}");
     assert!(!today.contains("NaN") && !today.contains("inf"), "{today}");
-    let tables = text("mascots96.md");
+    let tables = text("mascots96-results.md");
     assert!(
         tables.contains("24,349") && tables.contains("VERILOG: not in a quick run"),
         "{tables}"
