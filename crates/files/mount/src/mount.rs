@@ -25,7 +25,7 @@ use crate::error::MountError;
 use crate::fuse::FuseFilesystem;
 use crate::maintenance::MaintenanceThreads;
 use crate::stamp::{JournalStamp, StampFile};
-use crate::users::users;
+use crate::users::{users, users_of_mount};
 
 /// Interval at which it is checked whether a directory has been given back.
 const LOOK: Duration = Duration::from_millis(50);
@@ -268,7 +268,7 @@ pub fn unmount(dir: &Path) -> Result<bool, MountError> {
     match unmount_at(&dir, UnmountFlags::empty()) {
         Ok(()) => Ok(true),
         Err(Errno::PERM) => by_helper(&dir, &["-u"]).map(|()| true),
-        Err(errno) => Err(match (errno, users(&dir).into_iter().next()) {
+        Err(errno) => Err(match (errno, users_of_mount(&dir).into_iter().next()) {
             (Errno::BUSY, Some(user)) => MountError::InUse { dir, user },
             _ => MountError::Unmount {
                 dir,
@@ -291,7 +291,7 @@ fn by_helper(dir: &Path, flags: &[&str]) -> Result<(), MountError> {
         Err(error) => error,
     };
     let dir = dir.to_path_buf();
-    match users(&dir).into_iter().next() {
+    match users_of_mount(&dir).into_iter().next() {
         Some(user) => Err(MountError::InUse { dir, user }),
         None => Err(MountError::Unmount { dir, source: said }),
     }

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A process that has a file open in a directory.
@@ -30,13 +31,24 @@ impl fmt::Display for MountUser {
 
 /// Processes, other than this one, that have a file open in `directory`.
 pub fn users(directory: &Path) -> Vec<MountUser> {
+    find(directory, None)
+}
+
+/// Processes, other than this one, that have a file of the file system open that is mounted at `directory`. The
+/// mount's own server has the directory beneath open, whose path is the same.
+pub(crate) fn users_of_mount(directory: &Path) -> Vec<MountUser> {
+    let device = fs::metadata(directory).map(|found| found.dev());
+    find(directory, device.ok())
+}
+
+fn find(directory: &Path, device: Option<u64>) -> Vec<MountUser> {
     let own = std::process::id();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     { processes }
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter(|pid: &u32| *pid != own)
         .filter_map(|pid| {
-            let path = open_in(pid, directory)?;
+            let path = open_in(pid, directory, device)?;
             let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             Some(MountUser {
                 pid,
@@ -47,8 +59,9 @@ pub fn users(directory: &Path) -> Vec<MountUser> {
         .collect()
 }
 
-fn open_in(pid: u32, directory: &Path) -> Option<PathBuf> {
-    let within = |path: &PathBuf| path.starts_with(directory);
+fn open_in(pid: u32, directory: &Path, device: Option<u64>) -> Option<PathBuf> {
+    let is_of =
+        |link: &Path| device.is_none_or(|device| fs::metadata(link).is_ok_and(|found| found.dev() == device));
     let links = ["cwd", "root"].map(|link| PathBuf::from(format!("/proc/{pid}/{link}")));
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd"))
         .into_iter()
@@ -61,8 +74,9 @@ fn open_in(pid: u32, directory: &Path) -> Option<PathBuf> {
     { links.into_iter() }
         .chain(descriptors.map(|entry| entry.path()))
         .chain(maps.map(|entry| entry.path()))
-        .filter_map(|link| fs::read_link(link).ok())
-        .find(within)
+        .filter_map(|link| Some((fs::read_link(&link).ok()?, link)))
+        .find(|(path, link)| path.starts_with(directory) && is_of(link))
+        .map(|(path, _)| path)
 }
 
 #[cfg(test)]

@@ -141,3 +141,25 @@ fn mistakes_in_the_background_are_reported_in_front() {
     let ran = place.netram(&["mount", "recover", "journal"]);
     assert!(ran.code == 1 && ran.err.contains("is a journal"), "{}", ran.err);
 }
+
+/// The mount's server has the directory beneath open, whose path is the mount's.
+#[test]
+fn a_detach_that_is_refused_names_the_program_that_uses_the_mount() {
+    if cannot_mount() {
+        return;
+    }
+    let place = Place::new("busy");
+    let made = place.attach(&["--insecure", "--lender", &place.lender.address]);
+    assert_eq!(made.code, 0, "{}", made.err);
+    let mounted = place.directory.path().join("dir");
+    let mut user = Command::new("sleep")
+        .arg("60")
+        .current_dir(&mounted)
+        .spawn()
+        .unwrap();
+    let refused = place.netram(&["mount", "detach", "dir"]);
+    let _ = (user.kill(), user.wait());
+    assert_ne!(refused.code, 0, "{}", refused.out);
+    let named = format!("sleep (process {}) has", user.id());
+    assert!(refused.err.contains(&named), "{}", refused.err);
+}
