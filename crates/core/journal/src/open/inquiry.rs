@@ -294,25 +294,44 @@ fn warn_old_releases(inquiry: &Recovery) {
     }
 }
 
-/// A note about the claiming program, shown to a writer that it fences.
-pub fn claim_note() -> ClaimNote {
-    let mut arguments = std::env::args();
+/// Returns the name of a program and of its subcommand. A helper that `netram` starts of itself has `@` before
+/// its name, for systemd, and the hidden word `part` after it.
+fn command_name(mut arguments: impl Iterator<Item = String>) -> String {
     let program = arguments.next().unwrap_or_default();
     let program = Path::new(&program)
         .file_name()
-        .map(|name| name.to_string_lossy().into_owned());
+        .map(|name| name.to_string_lossy().trim_start_matches('@').to_owned());
     let is_word = |word: &String| {
         word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-') && !word.starts_with('-')
     };
     let mut command = vec![program.unwrap_or_default()];
-    command.extend(arguments.take_while(is_word).take(2));
+    let shown = arguments.filter(|word| word != "part");
+    command.extend(shown.take_while(is_word).take(2));
+    command.join(" ")
+}
+
+/// A note about the claiming program, shown to a writer that it fences.
+pub fn claim_note() -> ClaimNote {
+    let command = command_name(std::env::args());
     let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let by = format!(
-        "{} on {} (process {})",
-        command.join(" "),
-        machine.trim(),
-        std::process::id()
-    );
+    let by = format!("{command} on {} (process {})", machine.trim(), std::process::id());
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     ClaimNote::new(since.map_or(0, |since| since.as_secs()), &by)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_names_the_program_and_its_subcommand() {
+        let named = |line: &str| command_name(line.split(' ').map(str::to_owned));
+        assert_eq!(
+            named("/usr/bin/netram volume attach db --way fuse"),
+            "netram volume attach"
+        );
+        assert_eq!(named("@netram part volume /srv/db"), "netram volume");
+        assert_eq!(named("/srv/bank --port 7"), "bank");
+        assert_eq!(named(""), "");
+    }
 }
