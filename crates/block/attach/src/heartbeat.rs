@@ -26,7 +26,7 @@ impl Heartbeat {
     pub(crate) fn start() -> io::Result<Heartbeat> {
         let (given, taken) = channel();
         let thread = std::thread::Builder::new()
-            .name("netram-pulse".into())
+            .name("netram-beat".into())
             .spawn(move || send_heartbeats(&taken))?;
         Ok(Heartbeat {
             given: Some(given),

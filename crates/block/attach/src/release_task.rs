@@ -3,7 +3,7 @@
 //!
 //! 1. `netram-release` opens the device exclusively, and flushes written data to the server. The server may
 //!    die and be replaced during that.
-//! 2. When that is reported and the supervisor still wants it, `netram-let-go` closes everything else that
+//! 2. When that is reported and the supervisor still wants it, `netram-detach` closes everything else that
 //!    this process has of the device.
 //! 3. `netram-release` ends the device: it closes it for the last time, or stops it.
 //!
@@ -50,7 +50,7 @@ impl ReleaseTask {
                 end(device);
             }
         })?;
-        Builder::new().name("netram-let-go".into()).spawn(move || {
+        Builder::new().name("netram-detach".into()).spawn(move || {
             if let Ok(rest) = to_close.recv() {
                 drop(rest);
                 // If that close panicked, the device is not ended.

@@ -132,7 +132,7 @@ impl Journal {
             .spawn(move || crate::disk::run(&for_disk))
             .map_err(system("starting the disk thread"))?;
         let (for_keeper, view_file) = (Arc::clone(&shared), opened.view_file);
-        let maintenance = builder("netram-keeper")
+        let maintenance = builder("netram-upkeep")
             .spawn(move || crate::maintenance::run(&for_keeper, view_file))
             .map_err(system("starting the maintenance thread"))?;
         Ok((

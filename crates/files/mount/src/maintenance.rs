@@ -40,7 +40,7 @@ struct MaintenanceTask {
 }
 
 const RECORDING: MaintenanceTask = MaintenanceTask {
-    name: "netram-recorder",
+    name: "netram-record",
     interval: RECORD_INTERVAL,
     is_urgent: |_| false,
     run: |held| attempt_result(held.record_written()),
@@ -50,7 +50,7 @@ const RECORDING: MaintenanceTask = MaintenanceTask {
 
 fn checkpoints(every: Duration) -> MaintenanceTask {
     MaintenanceTask {
-        name: "netram-keeper",
+        name: "netram-mount",
         interval: every,
         is_urgent: |held| held.journaled.needs_checkpoint(),
         run: |held| attempt_result(held.journaled.checkpoint()),

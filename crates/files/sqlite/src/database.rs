@@ -150,7 +150,7 @@ impl Database {
         });
         let kept = Arc::clone(&inner);
         let seat = std::thread::Builder::new()
-            .name("netram-seat".to_owned())
+            .name("netram-sqlite".to_owned())
             .spawn(move || kept.maintain())
             .map_err(at(place.path().to_path_buf()))?;
         Ok((

@@ -180,7 +180,7 @@ fn let_in(shared: &Arc<ControlInner>, stream: UnixStream) {
     let begun = stream.try_clone().and_then(|theirs| {
         let shared = Arc::clone(shared);
         std::thread::Builder::new()
-            .name("netram-asked".to_owned())
+            .name("netram-command".to_owned())
             .spawn(move || shared.serve_session(theirs))
     });
     match begun {

@@ -36,7 +36,7 @@ const JOURNAL_BYTES_DEFAULT: u64 = 256 << 20;
 /// fails and says why.
 ///
 ///   netram mount attach /var/lib/postgresql/15/main/pg_wal --on /var/lib/netram/wal --background \
-///       --lender tcp://10.0.0.2:7420 --lender tcp://10.0.0.3:7420 --key-file /etc/netram/key
+///       --lender tcp://10.0.0.2:7420 --lender tcp://10.0.0.3:7420
 ///   netram mount attach /var/lib/postgresql/15/main/pg_wal --on /var/lib/netram/wal --background
 ///
 /// If the machine stops meanwhile, DIR is empty until the same command, or `netram mount
@@ -319,7 +319,7 @@ fn report_waiting(mount: &netram_mount::Mount) {
 fn until_unmounted(mount: netram_mount::Mount, mut signals: Signals) -> Result<()> {
     let (handle, dir) = (signals.handle(), mount.dir().to_path_buf());
     let waiting = std::thread::Builder::new()
-        .name("netram-waiting".to_owned())
+        .name("netram-wait".to_owned())
         .spawn(move || {
             let ended = mount.wait();
             handle.close();

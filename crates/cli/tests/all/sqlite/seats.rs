@@ -25,7 +25,7 @@ int fsync(int fd) {
     prctl(PR_GET_NAME, thread);
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, path, sizeof path - 1);
-    if (!strcmp(thread, "netram-seat") && length > 7 && !strcmp(path + length - 7, "-netram")) {
+    if (!strcmp(thread, "netram-sqlite") && length > 7 && !strcmp(path + length - 7, "-netram")) {
         close(open(getenv("SETTLES"), O_CREAT | O_WRONLY, 0600));
         usleep(500000);
     }

@@ -297,7 +297,7 @@ pub(crate) fn tell_in_background() {
         let Some(list) = ForgetList::usual().filter(|list| !list.is_empty()) else {
             return;
         };
-        let thread = std::thread::Builder::new().name("netram-over".to_owned());
+        let thread = std::thread::Builder::new().name("netram-forget".to_owned());
         // If no thread can be started they are told another time.
         let _ = thread.spawn(move || list.tell(10 * PATIENCE));
     });

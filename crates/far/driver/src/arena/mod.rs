@@ -472,7 +472,7 @@ impl Inner {
             .push(threads::begin("netram-evict", move || evictor::run(&core))?);
         let core = Arc::clone(&self.core);
         self.movers
-            .push(threads::begin("netram-ahead", move || prefetcher::run(&core))?);
+            .push(threads::begin("netram-prefetch", move || prefetcher::run(&core))?);
         Ok(())
     }
 }

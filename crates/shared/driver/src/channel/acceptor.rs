@@ -164,7 +164,7 @@ impl SessionAcceptor {
         };
         let acceptor = Acceptor::new(greeter, Poller::new()?, listeners, &stop.waker, limits)?;
         let thread = std::thread::Builder::new()
-            .name("netram-door".to_owned())
+            .name("netram-accept".to_owned())
             .spawn(move || acceptor.run())?;
         Ok(SessionAcceptor {
             addresses,

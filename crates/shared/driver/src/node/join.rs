@@ -143,7 +143,7 @@ impl Joining {
         let (desk, tasks) = CopyQueue::new(session.waker());
         std::thread::scope(|scope| {
             let making = std::thread::Builder::new()
-                .name("netram-making".to_owned())
+                .name("netram-copy".to_owned())
                 .spawn_scoped(scope, move || build(fresh, options, tasks))?;
             let talked = self.talk(session, &desk, until);
             // No more tasks come: the thread ends after its present one.

@@ -8,11 +8,12 @@
 //! use netram_transport::{ClusterKey, Security};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let security = Security::Key(ClusterKey::load("cluster.key".as_ref())?);
-//! let options = NodeOptions::new("tcp://server:7422".parse()?, security, "node-1".into());
+//! let options = NodeOptions::new("tcp://server:7440".parse()?, security, "node-1".into());
 //! let node = Node::join(options)?;
 //!
 //! let mut transfer = node.begin(RestoreMode::Restore)?;
 //! transfer.acquire_all(&[(LockId(3), LockMode::Exclusive), (LockId(7), LockMode::Exclusive)])?;
+//! // The region was made with `--span-size 4KiB`: lock n covers the n-th 4096 bytes.
 //! let (from, to): (u64, u64) = (transfer.get(3 * 4096)?, transfer.get(7 * 4096)?);
 //! transfer.set(3 * 4096, &(from - 10))?;
 //! transfer.set(7 * 4096, &(to + 10))?;
@@ -201,7 +202,7 @@ impl Node {
         node.spawn("netram-link", move |shared: &NodeInner| {
             link::run(shared, &server, session)
         })?;
-        node.spawn("netram-house", maintenance::run)?;
+        node.spawn("netram-node", maintenance::run)?;
         node.spawn("netram-apply", maintenance::apply)?;
         node.spawn("netram-trim", maintenance::trim)?;
         if options.direct && !options.lazy {
@@ -211,7 +212,7 @@ impl Node {
         if !old.is_empty() {
             shared.set_orphans(old);
             let config = arrived.config;
-            node.spawn("netram-old", move |shared: &NodeInner| {
+            node.spawn("netram-rescue", move |shared: &NodeInner| {
                 orphans::run(shared, &config)
             })?;
         }
@@ -229,7 +230,7 @@ impl Node {
         let first = self.shared.peers.set(peers).is_ok();
         assert!(first, "a node's peers are set once, when its threads start");
         self.spawn("netram-peers", move |shared: &NodeInner| peers::run(shared, door))?;
-        self.spawn("netram-meet", peers::meet)
+        self.spawn("netram-dial", peers::meet)
     }
 
     /// Begins a transaction. One of [`RestoreMode::NoRestore`] must acquire its locks in order and commit:

@@ -16,7 +16,7 @@
 //! **Threads.** A committing thread sends its record itself, without waiting: one system call for the group,
 //! or one per link. If another thread has the links at that moment, `netram-peers` sends it. `netram-peers`
 //! also receives, unless a thread of the program is waiting for records: that one then
-//! [receives](PeerListener) itself, and need not be woken. `netram-meet` connects. The node's lock is never
+//! [receives](PeerListener) itself, and need not be woken. `netram-dial` connects. The node's lock is never
 //! taken under the links' lock.
 
 mod dial;

@@ -113,7 +113,7 @@ impl RegionControl {
         let asked = Arc::clone(&stopping);
         let answer = move || answer_all(&listener, &asked, &post);
         let thread = std::thread::Builder::new()
-            .name("netram-asked".to_owned())
+            .name("netram-command".to_owned())
             .spawn(answer)?;
         Ok(RegionControl {
             root: root.to_owned(),

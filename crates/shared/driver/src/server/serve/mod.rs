@@ -13,9 +13,9 @@
 //! | `control.rs` | the control socket, for other processes of this machine |
 //! | `inquiry.rs` | the status over a link, for clients with the cluster's key |
 //!
-//! Threads: `netram-served` serves. The store's `netram-kept` waits for the disk; its journal has threads of
-//! its own. `netram-door` accepts sessions. `netram-asked` serves the control socket. A short-lived
-//! `netram-remains` makes one attempt to read a dead node's journal, and a `netram-forget` tells the lenders
+//! Threads: `netram-region` serves. The store's `netram-sync` waits for the disk; its journal has threads of
+//! its own. `netram-accept` accepts sessions. `netram-command` serves the control socket. A short-lived
+//! `netram-recover` makes one attempt to read a dead node's journal, and a `netram-forget` tells the lenders
 //! of a gone node.
 
 pub mod control;
@@ -174,7 +174,7 @@ impl ServingRegion {
         driver.addresses = addresses.iter().map(ToString::to_string).collect();
         let control = RegionControl::start(root, Arc::clone(&post))?;
         let thread = std::thread::Builder::new()
-            .name("netram-served".to_owned())
+            .name("netram-region".to_owned())
             .spawn(move || driver.run())?;
         Ok(ServingRegion {
             control: Some(control),

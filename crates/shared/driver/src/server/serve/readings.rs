@@ -251,7 +251,7 @@ fn attempt(
     let post = Arc::clone(post);
     let read = move || post.send(DriverEvent::JournalRead(node, remains.read(&config)));
     let started = std::thread::Builder::new()
-        .name("netram-remains".to_owned())
+        .name("netram-recover".to_owned())
         .spawn(read);
     started.map(drop)
 }

@@ -47,7 +47,7 @@ impl LogSyncer {
             on_durable: told,
         });
         let thread = std::thread::Builder::new()
-            .name("netram-kept".to_owned())
+            .name("netram-sync".to_owned())
             .spawn({
                 let shared = Arc::clone(&shared);
                 move || run(&memory, &shared)
