@@ -17,4 +17,4 @@ with store.transaction() as tx:  # commits at the end; an exception aborts it
     balances[8] += 100
 
 assert tx.result  # set at the end of the transaction
-print(f"balances {balances[7]} and {balances[8]}, commit held by {tx.result.lenders} lenders")
+print(f"balances {balances[7]} and {balances[8]}; lenders that hold the commit: {tx.result.lenders}")

@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let receipt = deposit.commit(Durability::Remote)?; // one round trip to the lenders
 
     println!(
-        "balance {}, commit held by {} lenders",
+        "balance {}; lenders that hold the commit: {}",
         balance + 100,
         receipt.votes.members
     );
