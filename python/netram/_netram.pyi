@@ -543,7 +543,7 @@ def open_arena(
     size: _Size,
     local: _Size,
     *,
-    lenders: Sequence[str] = ...,
+    lenders: Sequence[str] | None = None,
     key_file: _Path | None = None,
     insecure: bool = False,
     copies: int = 2,

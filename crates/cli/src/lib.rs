@@ -49,8 +49,8 @@ const PANICKED: u8 = 101;
 /// and give their addresses to what should be fast: volume, mount, sqlite, rvm, shared, or run.
 ///
 ///   netram key create cluster.key             # once; copy it to all machines
-///   netram lender serve --listen tcp://0.0.0.0:7420 --key-file cluster.key --domain ups-1
-///   netram lender status tcp://10.0.0.2:7420 --key-file cluster.key
+///   netram lender serve --domain ups-1
+///   netram lender status tcp://10.0.0.2:7420
 #[derive(Debug, Parser)]
 #[command(name = "netram", version, verbatim_doc_comment, max_term_width = 100)]
 pub struct Netram {

@@ -1,14 +1,16 @@
 //! Flags shared by several subcommands.
 
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use bytesize::ByteSize;
 use clap::Args;
-use netram_transport::{ClusterKey, NetAddress, Security};
+use netram_transport::security::{KEY_VARIABLE, default_key_file};
+use netram_transport::{NetAddress, NetHost, Security, SecurityError};
 use serde::{Deserialize, Deserializer};
 
 /// A command line that cannot be carried out as given: the program ends with exit code 2.
@@ -27,6 +29,7 @@ impl std::error::Error for UsageError {}
 #[derive(Debug, Args)]
 pub struct SecurityArgs {
     /// File with the cluster key, the one that the lenders were started with
+    /// [default: ~/.config/netram/key if there is one and you are not root, /etc/netram/key]
     #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
     pub(crate) key_file: Option<PathBuf>,
     /// Use no key and no encryption; only for addresses on this machine
@@ -39,9 +42,29 @@ impl SecurityArgs {
     ///
     /// # Errors
     ///
-    /// Neither or both of key and `--insecure` were given, or the key cannot be loaded.
+    /// As [`security`].
     pub fn security(&self) -> Result<Security> {
         security(self.key_file.as_ref(), self.insecure)
+    }
+
+    /// Returns the file of the key that [`SecurityArgs::security`] uses.
+    pub(crate) fn key_file(&self) -> Option<PathBuf> {
+        key_file(self.key_file.as_ref(), self.insecure)
+    }
+}
+
+/// Port of a lender that was not told another one.
+pub(crate) const LENDER_PORT: u16 = 7420;
+
+/// Returns where a server listens that was not told: without a key only this machine may connect.
+pub(crate) fn default_address(security: &Security, port: u16) -> NetAddress {
+    let ip = match security {
+        Security::Key(_) => Ipv4Addr::UNSPECIFIED,
+        Security::Insecure => Ipv4Addr::LOCALHOST,
+    };
+    NetAddress::Tcp {
+        host: NetHost::Ip(ip.into()),
+        port,
     }
 }
 
@@ -62,12 +85,30 @@ pub(crate) struct LenderAddresses {
 
 impl LenderAddresses {
     /// Returns the lenders given on the command line; if there are none, those of the environment.
-    pub(crate) fn all(&self) -> Result<Vec<NetAddress>> {
+    fn named(&self) -> Result<Vec<NetAddress>> {
         let given = [&self.flags[..], &self.plain].concat();
-        let all = match given.is_empty() {
-            true => lenders_in_environment()?,
-            false => given,
-        };
+        match given.is_empty() {
+            true => lenders_in_environment(),
+            false => Ok(given),
+        }
+    }
+
+    /// Returns the same; if there are none, the lender of this machine.
+    pub(crate) fn all_or_local(&self) -> Result<Vec<NetAddress>> {
+        let named = self.named()?;
+        Ok(match named.is_empty() {
+            true => vec![default_address(&Security::Insecure, LENDER_PORT)],
+            false => named,
+        })
+    }
+
+    /// Returns the same.
+    ///
+    /// # Errors
+    ///
+    /// There are none.
+    pub(crate) fn all(&self) -> Result<Vec<NetAddress>> {
+        let all = self.named()?;
         if all.is_empty() {
             let sentence = format!("no lender is named: give --lender ADDRESS, or set {LENDERS_VARIABLE}");
             return Err(UsageError(sentence).into());
@@ -87,32 +128,43 @@ pub(crate) fn lenders_in_environment() -> Result<Vec<NetAddress>> {
     parsed.collect()
 }
 
-/// Returns the protection that exactly one of key and `--insecure` asks for.
+/// Returns the file of the cluster key: the one that was given, or else a default one that exists. `None` with
+/// `insecure`, and if there is no such file.
+pub(crate) fn key_file(given: Option<&PathBuf>, insecure: bool) -> Option<PathBuf> {
+    given.cloned().or_else(|| match insecure {
+        true => None,
+        false => default_key_file(),
+    })
+}
+
+/// Returns the protection that one of key and `--insecure` asks for. Without either it is the key in the
+/// default file.
 ///
 /// # Errors
 ///
-/// Neither or both were given, or the key cannot be loaded.
-pub fn security(key_file: Option<&PathBuf>, insecure: bool) -> Result<Security> {
-    match (key_file, insecure) {
-        (Some(path), false) => {
-            let key = ClusterKey::load(path).with_context(|| format!("loading {}", path.display()))?;
-            Ok(Security::Key(key))
+/// Both were given; or neither, and there is no default key file; or the key cannot be loaded.
+pub fn security(given: Option<&PathBuf>, insecure: bool) -> Result<Security> {
+    Security::choose(given.cloned(), insecure).map_err(|error| match error {
+        SecurityError::NoKey(file) => {
+            let sentence = format!(
+                "no cluster key is given, and there is no {}: name the key that the lenders were started with by --key-file \
+                 FILE, or copy it there (`netram key create` makes the key of a new cluster), or say --insecure for addresses \
+                 on this machine only",
+                file.display()
+            );
+            UsageError(sentence).into()
         }
-        (None, true) => Ok(Security::Insecure),
-        (None, false) => {
-            let sentence = "no cluster key is given: name the key that the lenders were started with by --key-file FILE \
-                            (`netram key create FILE` makes the key of a new cluster), or say --insecure for addresses on \
-                            this machine only";
-            Err(UsageError(sentence.to_owned()).into())
-        }
-        (Some(path), true) => {
+        SecurityError::KeyAndInsecure(path) => {
             let path = path.display();
             let sentence = format!(
-                "--insecure contradicts the key file {path}: leave out one of them (NETRAM_KEY_FILE may be set)"
+                "--insecure contradicts the key file {path}: leave out one of them ({KEY_VARIABLE} may be set)"
             );
-            Err(UsageError(sentence).into())
+            UsageError(sentence).into()
         }
-    }
+        SecurityError::Key { path, source } => {
+            anyhow::Error::from(source).context(format!("loading {}", path.display()))
+        }
+    })
 }
 
 /// Number of bytes, written as `64MiB`, `1.5GB` or `4096`.

@@ -11,7 +11,7 @@ use netram_transport::NetAddress;
 
 use crate::command::lender::probe::reasons_to_wait;
 use crate::command::play::LENDERS_VARIABLE as PLAY_VARIABLE;
-use crate::options::{DurationArg, LENDERS_VARIABLE, UsageError, lenders_in_environment, security};
+use crate::options::{DurationArg, LENDERS_VARIABLE, UsageError, key_file, lenders_in_environment, security};
 use crate::output;
 
 /// The part of a settings file that concerns lenders.
@@ -21,6 +21,7 @@ pub(crate) struct LenderArgs {
     #[arg(long, value_name = "ADDRESS", env = LENDERS_VARIABLE, value_delimiter = ',')]
     lender: Vec<NetAddress>,
     /// File with the cluster key, the one that the lenders were started with
+    /// [default: ~/.config/netram/key if there is one and you are not root, /etc/netram/key]
     #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
     key_file: Option<PathBuf>,
     /// Use no key and no encryption; only for lenders on this machine
@@ -94,8 +95,9 @@ impl LenderArgs {
     }
 
     /// Says on standard error why `what` (commits, writes, syncs) would wait for the disk: no lender is
-    /// named, or one that is named does not count. `file` is where lenders can be added later.
-    pub(crate) fn remark_waiting(&self, what: &str, file: &Path) {
+    /// named, or one that is named does not count for a journal of `journal_bytes`. `file` is where lenders
+    /// can be added later.
+    pub(crate) fn remark_waiting(&self, what: &str, file: &Path, journal_bytes: u64) {
         if self.lender.is_empty() {
             return output::remark(format_args!(
                 "no --lender was given: {what} wait for this disk until {} or {LENDERS_VARIABLE} names lenders",
@@ -106,7 +108,7 @@ impl LenderArgs {
             return;
         };
         let domain = (!self.one_domain).then(|| self.domain.as_deref().unwrap_or(DOMAIN_DEFAULT));
-        for sentence in reasons_to_wait(&self.lender, &security, what, domain) {
+        for sentence in reasons_to_wait(&self.lender, &security, what, domain, journal_bytes) {
             output::remark(sentence);
         }
     }
@@ -114,8 +116,12 @@ impl LenderArgs {
     /// Returns the key's path as it is to stand in the file.
     pub(crate) fn key(&self) -> Result<Option<String>> {
         let of_play = self.are_of_play()? && self.key_file.as_deref() == Some(key_in_environment().as_path());
-        let key_file = self.key_file.as_deref().filter(|_| !of_play);
-        key_file.map(key_path).transpose()
+        // A default file stands in the settings too: another may come before it one day.
+        let used = match self.lender.is_empty() {
+            true => self.key_file.clone(),
+            false => key_file(self.key_file.as_ref(), self.insecure),
+        };
+        used.filter(|_| !of_play).as_deref().map(key_path).transpose()
     }
 
     /// Whether the lenders are those of `netram play`. They end with its shell, so no settings file names

@@ -5,7 +5,7 @@ use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use netram_store::{JournalLayout, OpenStore, Store, StoreSettings};
-use netram_transport::{ClusterKey, KeyError, Security};
+use netram_transport::{KeyError, Security, SecurityError};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyString};
@@ -112,16 +112,15 @@ pub(crate) fn security(
     insecure: bool,
     refused: impl FnOnce(KeyError) -> PyErr,
 ) -> PyResult<Security> {
-    match (key_file, insecure) {
-        (Some(file), false) => ClusterKey::load(&file).map(Security::Key).map_err(refused),
-        (None, true) => Ok(Security::Insecure),
-        (None, false) => Err(PyValueError::new_err(
-            "pass the cluster key's file as key_file, or insecure=True for lenders on this machine only",
+    Security::choose(key_file, insecure).map_err(|error| match error {
+        SecurityError::Key { source, .. } => refused(source),
+        SecurityError::NoKey(file) => PyValueError::new_err(format!(
+            "pass the cluster key's file as key_file, or copy it to {}, or pass insecure=True for lenders on this machine \
+             only",
+            file.display()
         )),
-        (Some(_), true) => Err(PyValueError::new_err(
-            "insecure=True contradicts key_file; pass only one of them",
-        )),
-    }
+        other => PyValueError::new_err(other.to_string()),
+    })
 }
 
 /// Open the log at path, recover it, and apply its commits to its segments.

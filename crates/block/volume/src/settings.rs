@@ -138,26 +138,23 @@ impl VolumeSettings {
     pub fn journal_config(&self) -> Result<JournalConfig, SettingsError> {
         let mut config = self.journal.journal_config()?;
         config.modelled_sync_delay = self.modelled.journal;
-        let open = matches!(config.security, Security::Insecure) && !self.journal.insecure;
-        match self.data_lender.is_some() && self.data_lender_key_file.is_none() && open {
-            true => Err(SettingsError::NoKey),
-            false => Ok(config),
+        let is_open = matches!(config.security, Security::Insecure) && !self.journal.insecure;
+        if self.data_lender.is_some() && self.data_lender_key_file.is_none() && is_open {
+            config.security = Security::choose(None, false)?;
         }
+        Ok(config)
     }
 
     /// Security of the connection to the data lender: the key of its data sessions, or `lenders`.
     ///
     /// # Errors
     ///
-    /// [`SettingsError::Key`] if the key file cannot be read.
+    /// [`SettingsError::DataKey`] if the key file cannot be read.
     pub fn data_security(&self, lenders: &Security) -> Result<Security, SettingsError> {
         let Some(path) = &self.data_lender_key_file else {
             return Ok(lenders.clone());
         };
-        let key = ClusterKey::load(path).map_err(|error| SettingsError::Key {
-            path: path.clone(),
-            reason: error.to_string(),
-        })?;
+        let key = ClusterKey::load(path).map_err(SettingsError::DataKey)?;
         Ok(Security::Key(key))
     }
 

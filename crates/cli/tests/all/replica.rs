@@ -371,11 +371,11 @@ fn a_flipped_bit_is_repaired_by_a_check_and_a_lost_copy_is_made_again() {
     image.write_all_at(&[0xa5; 100], 5 * BLOCK as u64 + 9).unwrap();
     let found = place.json(&["check", "db"]);
     assert_eq!(
-        (&found["mended_blocks"], &found["bad_blocks"]),
+        (&found["repaired_blocks"], &found["bad_blocks"]),
         (&1.into(), &0.into())
     );
     let found = place.json(&["check", "db"]);
-    assert_eq!(found["mended_blocks"], 0);
+    assert_eq!(found["repaired_blocks"], 0);
     let resynced = place.json(&["resync", "db", "--whole"]);
     assert_eq!(resynced["sent_blocks"], 0, "equal blocks are not sent");
     // The other side: found by comparing.

@@ -16,7 +16,8 @@ use crate::error::ConnectError;
 use crate::key::ClusterKey;
 use crate::link::Link;
 use crate::preamble::{self, MODE_NOISE, MODE_PLAIN, PREAMBLE_BYTES, Preamble, WIRE_VERSION, WIRE_VERSIONS};
-use crate::secure::{CONFIRMATION_BYTES, MESSAGE_BYTES, NoiseHandshake, Prologue, Security};
+use crate::secure::{CONFIRMATION_BYTES, MESSAGE_BYTES, NoiseHandshake, Prologue};
+use crate::security::Security;
 use crate::tcp::TcpConnectError;
 use crate::{tcp, unix};
 

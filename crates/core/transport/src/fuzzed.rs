@@ -12,7 +12,7 @@ use crate::key::ClusterKey;
 use crate::link::{Link, PACKET_BYTES_MAX};
 use crate::listen::{HandshakeProgress, PendingHandshake};
 use crate::preamble::{MODE_NOISE, PREAMBLE_BYTES, Preamble, STATUS_OK, WIRE_VERSION, may_begin_preamble};
-use crate::secure::Security;
+use crate::security::Security;
 
 /// Decodes a preamble; encoding it again must give the same bytes.
 pub fn preamble(bytes: &[u8]) {

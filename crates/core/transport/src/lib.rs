@@ -22,6 +22,7 @@
 //! |---|---|
 //! | [`address`] | syntax of a lender's address; which addresses are local |
 //! | [`key`] | the cluster key and its file |
+//! | [`security`] | the choice between a key and none; default key files |
 //! | [`preamble`] | the first 16 bytes of every connection; the wire version |
 //! | [`secure`], `cipher` | the Noise handshake, and the encryption of packets after it |
 //! | [`connect`](mod@connect), [`listen`] | the client's and the lender's side of the handshake |
@@ -54,6 +55,7 @@ pub mod pending_connections;
 pub mod poll;
 pub mod preamble;
 pub mod secure;
+pub mod security;
 #[allow(unsafe_code, reason = "the crate's one unsafe module")]
 mod sys;
 mod tcp;
@@ -72,5 +74,5 @@ pub use listen_socket::{ListenScope, ListenSocket};
 pub use multicast::{DropCounts, MulticastReceiver, MulticastSender, ReceivedDatagram};
 pub use poll::{Interest, Poller, ReadyEvent, ReadyEvents, Waker};
 pub use preamble::{VersionRange, WIRE_VERSION};
-pub use secure::Security;
+pub use security::{Security, SecurityError};
 pub use wait::{WaitPolicy, WaitStep};

@@ -16,7 +16,8 @@ use crate::listen_socket::{ListenScope, ListenSocket};
 use crate::preamble::{
     self, MODE_NOISE, MODE_PLAIN, PREAMBLE_BYTES, Preamble, WIRE_VERSION, WIRE_VERSIONS, may_begin_preamble,
 };
-use crate::secure::{CONFIRMATION_BYTES, MESSAGE_BYTES, NoiseHandshake, Prologue, Security};
+use crate::secure::{CONFIRMATION_BYTES, MESSAGE_BYTES, NoiseHandshake, Prologue};
+use crate::security::Security;
 
 /// Time that a client may take to complete the handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);

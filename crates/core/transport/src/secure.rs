@@ -29,15 +29,6 @@ pub(crate) const MESSAGE_BYTES: usize = 32 + TAG_BYTES;
 /// Bytes of the client's confirmation: the tag of an empty packet.
 pub(crate) const CONFIRMATION_BYTES: usize = TAG_BYTES;
 
-/// The protection of links.
-#[derive(Clone, Debug)]
-pub enum Security {
-    /// Links are encrypted, and both ends must prove that they hold the cluster key.
-    Key(ClusterKey),
-    /// Links are plain and unauthenticated; only local addresses are allowed.
-    Insecure,
-}
-
 /// The plaintext preambles of both sides.
 #[derive(Clone, Copy)]
 pub(crate) struct Prologue {

@@ -68,15 +68,15 @@ typedef enum {
 
 #define rvm_far_options_id ((rvm_struct_id_t)46)
 
-/* Options of far memory. Only the sizes, the lenders and the key are required. */
+/* Options of far memory. Only the sizes are required. */
 typedef struct {
     rvm_struct_id_t struct_id;
     rvm_bool_t from_heap;
     rvm_length_t bytes;                /* length of the address range, up to 1 TiB */
     rvm_length_t local_bytes;          /* the cap: bytes of local memory, at least 256 KiB */
-    const char *const *lenders;        /* tcp://HOST:PORT or unix:/PATH, up to 16; none only with `spill` */
+    const char *const *lenders;        /* tcp://HOST:PORT or unix:/PATH, up to 16; none: those of NETRAM_LENDERS */
     unsigned long n_lenders;
-    const char *key_file;              /* the cluster key's file */
+    const char *key_file;              /* the cluster key's file; NULL: NETRAM_KEY_FILE, or /etc/netram/key */
     rvm_bool_t insecure;               /* no key and no encryption: on this machine only */
     unsigned copies;                   /* number of lenders that hold each page: 1 or 2; 2 */
     const char *spill;                 /* a directory on a local disk for a file that holds the second copy with one

@@ -9,19 +9,19 @@
  *     rvm_node_t node;
  *     rvm_txn_t txn;
  *     rvm_record_t record;
- *     rvm_node_info_t info;
+ *     rvm_span_t span;
  *
  *     rvm_init_join(&options);
  *     options.server = "tcp://plan:7440";              (address of `netram shared serve`)
  *     options.directory = "/var/lib/plan/node-1";      (used by this process only)
- *     options.key_file = "/etc/netram/cluster.key";
+ *     options.key_file = "/etc/netram/key";
  *     if (rvm_node_join(&options, &node) != RVM_SUCCESS) ...
- *     rvm_node_info(node, &info);                      (sets info.vmaddr, info.length)
+ *     rvm_node_span(node, 7, &span);                   (the bytes under lock 7: span.vmaddr, span.length)
  *
  *     rvm_txn_begin(node, restore, &txn);
  *     if (rvm_txn_acquire(txn, 7, rvm_exclusive) != RVM_SUCCESS) ...
- *     rvm_txn_set_range(txn, info.vmaddr + 7 * 4096, 8);
- *     ++*(long *)(info.vmaddr + 7 * 4096);
+ *     rvm_txn_set_range(txn, span.vmaddr, sizeof(long));
+ *     ++*(long *)span.vmaddr;
  *     if (rvm_txn_commit(txn, &record) != RVM_SUCCESS) ...
  *
  *     rvm_node_leave(node);
@@ -132,14 +132,14 @@ typedef enum {
     rvm_find_watch = 1 /* by the kernel (Linux 6.7, userfaultfd); where it cannot, joining is RVM_EOPTIONS */
 } rvm_find_t;
 
-/* Options for joining. Only the first two and the key are required. */
+/* Options for joining. Only the first two are required. */
 typedef struct {
     rvm_struct_id_t struct_id;
     rvm_bool_t from_heap;
     const char *server;            /* tcp://HOST:PORT or unix:/PATH */
     const char *directory;         /* used by this process only; created if missing. Records that earlier processes
                                       left there are offered to the server, and removed when they are safe */
-    const char *key_file;          /* the cluster key's file */
+    const char *key_file;          /* the cluster key's file; NULL: NETRAM_KEY_FILE, or /etc/netram/key */
     rvm_bool_t insecure;           /* no key and no encryption: on this machine only */
     rvm_bool_t lazy;               /* records of other nodes arrive before a grant, or when rvm_node_pull() requests them */
     const char *name;              /* name in messages; NULL: "process N" */

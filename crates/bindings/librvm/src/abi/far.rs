@@ -5,6 +5,7 @@ use std::ptr::without_provenance_mut;
 
 use netram_far::{ArenaConfig, RemotePagesConfig, Replacement, WordAccess};
 use netram_far_machine::limit::PAGE_BYTES;
+use netram_journal::JournalSettings;
 use netram_transport::NetAddress;
 
 use super::shared::{Opaque, must_be_usable, opaque, security, text, wrong};
@@ -126,7 +127,8 @@ fn chosen(options: &FarOptions) -> Result<ArenaConfig, CallFailure> {
 
 fn lenders(options: &FarOptions) -> Result<Vec<NetAddress>, CallFailure> {
     if options.lender_count == 0 {
-        return Ok(Vec::new());
+        let settings = JournalSettings::from_environment();
+        return Ok(settings.map_err(|error| wrong(error.to_string()))?.lenders);
     }
     if options.lender_count > LENDERS_MAX || !is_usable(options.lenders) {
         return Err(wrong(format!(

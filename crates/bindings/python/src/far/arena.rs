@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use netram_far::{ArenaConfig, ArenaError, FarVec, FarVecError, RemotePagesConfig, Replacement, WordAccess};
 use netram_far_machine::limit::PAGE_BYTES;
-use netram_transport::WaitPolicy;
+use netram_journal::JournalSettings;
+use netram_transport::{NetAddress, WaitPolicy};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -100,8 +101,9 @@ impl ArenaStatus {
 /// Open an arena of size bytes of addresses, of which at most local bytes have memory here; the rest is at
 /// lenders.
 ///
-/// lenders: their addresses, "tcp://HOST:PORT". key_file: the cluster key's file; insecure=True works without
-/// one, on this machine only. copies: number of lenders that hold each page, 1 or 2; with 2 the death of one
+/// lenders: their addresses, "tcp://HOST:PORT"; by default those of NETRAM_LENDERS. key_file: the cluster key's
+/// file, by default that of NETRAM_KEY_FILE, or /etc/netram/key; insecure=True works without one, on this
+/// machine only. copies: number of lenders that hold each page, 1 or 2; with 2 the death of one
 /// loses no page. per_lender: most bytes at each lender. spill: a directory on a local disk for a file that
 /// holds the second copy with one lender, and the only copy without lenders; spill_size: its most bytes.
 ///
@@ -115,7 +117,7 @@ impl ArenaStatus {
 ///
 /// Returns at once; lenders are connected in the background. Raises OpenError.
 #[pyfunction]
-#[pyo3(signature = (size, local, *, lenders = Vec::new(), key_file = None, insecure = false, copies = 2, per_lender = None,
+#[pyo3(signature = (size, local, *, lenders = None, key_file = None, insecure = false, copies = 2, per_lender = None,
     spill = None, spill_size = None, hidden = None, packed = None, words = None, patched = None, replacement = "dueling", threads = 4, user_faults_only = false, wait = None, patience = 30.0))]
 #[allow(
     clippy::too_many_arguments,
@@ -125,7 +127,7 @@ pub(crate) fn open_arena(
     py: Python<'_>,
     size: SizeArgument,
     local: SizeArgument,
-    lenders: Vec<String>,
+    lenders: Option<Vec<String>>,
     key_file: Option<PathBuf>,
     insecure: bool,
     copies: usize,
@@ -142,11 +144,17 @@ pub(crate) fn open_arena(
     wait: Option<&str>,
     patience: f64,
 ) -> PyResult<Arena> {
-    let addresses = lenders.iter().map(|lender| parse("lenders", lender));
+    let lenders = match lenders {
+        Some(named) => named
+            .iter()
+            .map(|one| parse("lenders", one))
+            .collect::<PyResult<_>>()?,
+        None => lenders_in_environment()?,
+    };
     // Without lenders there is no one to hide anything from.
     let insecure = insecure || lenders.is_empty() && key_file.is_none();
     let mut depot = RemotePagesConfig {
-        lenders: addresses.collect::<PyResult<_>>()?,
+        lenders,
         security: security(key_file, insecure, |cause| error::open_error(py, cause))?,
         copies,
         spill,
@@ -268,4 +276,11 @@ impl Arena {
     fn __repr__(&self) -> String {
         format!("<netram.far.Arena, {} bytes>", self.size)
     }
+}
+
+fn lenders_in_environment() -> PyResult<Vec<NetAddress>> {
+    let settings = JournalSettings::from_environment();
+    Ok(settings
+        .map_err(|error| PyValueError::new_err(error.to_string()))?
+        .lenders)
 }

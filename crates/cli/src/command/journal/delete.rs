@@ -27,7 +27,7 @@ use crate::output;
 /// copy of the newest commits. --force gives these up. To remove a copy of a journal that is
 /// still in use, run `rm -r` instead: lenders cannot tell the two apart.
 ///
-///   netram journal delete /var/lib/bank/journal --key-file /etc/netram/key --yes
+///   netram journal delete /var/lib/bank/journal --yes
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct DeleteJournal {

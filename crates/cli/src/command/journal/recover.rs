@@ -28,8 +28,8 @@ use crate::output;
 /// --newest states that no other copy of this directory has been written to since another
 /// process fenced it. It is refused where lenders show the contrary.
 ///
-///   netram journal recover /var/lib/bank/journal --key-file /etc/netram/key
-///   netram journal recover /var/lib/bank/journal --key-file /etc/netram/key --check
+///   netram journal recover /var/lib/bank/journal
+///   netram journal recover /var/lib/bank/journal --check
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct RecoverJournal {

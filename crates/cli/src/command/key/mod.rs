@@ -19,8 +19,8 @@ const FINGERPRINT_BYTES: usize = 8;
 /// and keep journals in it: treat it like a root password. A key file that other users can read
 /// is refused.
 ///
-///   netram key create cluster.key
-///   netram key status cluster.key       # prints the same on all machines?
+///   netram key create
+///   netram key status                   # prints the same on all machines?
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
 pub enum KeyCommand {

@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// only copy of the newest commits, and a journal that was not closed cannot be opened
 /// without them.
 ///
-///   netram lender forget 4f2a...c1 tcp://10.0.0.2:7420 --key-file /etc/netram/key
+///   netram lender forget 4f2a...c1 tcp://10.0.0.2:7420
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct ForgetJournal {

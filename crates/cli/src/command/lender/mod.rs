@@ -21,8 +21,8 @@ pub(crate) use notify::{pending_forgets_json, report_pending_forgets, windows};
 /// A lender is a process that gives part of its machine's RAM to journals of other machines.
 /// Start one on each of two machines or more, with the same cluster key.
 ///
-///   netram lender serve --listen tcp://0.0.0.0:7420 --key-file /etc/netram/key --domain ups-1
-///   netram lender status tcp://10.0.0.2:7420 tcp://10.0.0.3:7420 --key-file /etc/netram/key
+///   netram lender serve --domain ups-1
+///   netram lender status tcp://10.0.0.2:7420 tcp://10.0.0.3:7420
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
 pub enum LenderCommand {

@@ -26,15 +26,14 @@ use crate::output;
 /// never grows. Bytes that journals keep here survive a restart of this process, but not of
 /// the machine.
 ///
-///   netram lender serve --listen tcp://0.0.0.0:7420 --key-file /etc/netram/key \
-///       --domain ups-1 --memory 4GiB
+///   netram lender serve --domain ups-1 --memory 4GiB
+///   netram lender serve --listen tcp://10.0.0.2:7420 --key-file /etc/netram/key
 ///   netram lender serve --listen unix:/run/netram.sock --insecure
 ///   netram lender serve --config /etc/netram/lender.toml
 ///
 /// With --data it also keeps copies of volumes on its disk, as a data lender:
 ///
-///   netram lender serve --listen tcp://0.0.0.0:7420 --key-file /etc/netram/key \
-///       --data /var/lib/netram/kept
+///   netram lender serve --domain ups-1 --data /var/lib/netram/kept
 ///
 /// Flags override NETRAM_* variables, which override the configuration file. That file has the
 /// long flags as its keys:

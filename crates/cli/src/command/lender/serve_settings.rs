@@ -11,7 +11,9 @@ use netram_transport::{MulticastGroup, NetAddress, Security, WaitPolicy};
 use netram_volume::replica::ReplicaHostLimits;
 use serde::Deserialize;
 
-use crate::options::{DurationArg, SizeArg, UsageError, from_text, list_from_text, security};
+use crate::options::{
+    DurationArg, LENDER_PORT, SizeArg, UsageError, default_address, from_text, list_from_text, security,
+};
 
 /// How long a lender that was asked to stop waits for its clients to move away.
 const GRACE_DEFAULT: Duration = Duration::from_secs(5);
@@ -22,10 +24,12 @@ const GRACE_DEFAULT: Duration = Duration::from_secs(5);
 pub(super) struct ServeSettings {
     /// Address to listen on: tcp://HOST:PORT or unix:/PATH; repeat it for several. [::] is IPv6
     /// only, 0.0.0.0 is IPv4 only; a link-local address names its interface: [fe80::1%eth0]
+    /// [default: tcp://0.0.0.0:7420; with --insecure tcp://127.0.0.1:7420]
     #[arg(long, value_name = "ADDRESS", env = "NETRAM_LISTEN", value_delimiter = ',')]
     #[serde(deserialize_with = "list_from_text")]
     listen: Vec<NetAddress>,
     /// File with the cluster key, made by `netram key create`
+    /// [default: ~/.config/netram/key if there is one and you are not root, /etc/netram/key]
     #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
     key_file: Option<PathBuf>,
     /// Use no key and no encryption; only for addresses on this machine
@@ -39,7 +43,7 @@ pub(super) struct ServeSettings {
     #[arg(long, value_name = "LABEL", env = "NETRAM_DOMAIN")]
     domain: Option<String>,
     /// Name in logs, in status, and of the file with the lent memory; several lenders on one
-    /// machine need different ones [default: lender]
+    /// machine need different ones [default: lender; lender-PORT if the port is not 7420]
     #[arg(long, env = "NETRAM_NAME")]
     name: Option<String>,
     /// Most bytes that one journal may use [default: all of --memory]
@@ -192,16 +196,15 @@ impl ServeSettings {
 
     /// Returns what the lender is started with.
     pub(super) fn config(self) -> Result<LenderConfig> {
-        if self.listen.is_empty() {
-            let sentence = "no address to listen on: give --listen tcp://HOST:PORT or --listen unix:/PATH";
-            return Err(UsageError(sentence.to_owned()).into());
-        }
         let security = security(self.key_file.as_ref(), self.insecure)?;
         let data_listener = self.data_listener(&security)?;
         let watch = self.watch()?;
         let default = LenderConfig::default();
+        let listen = match self.listen.is_empty() {
+            true => vec![default_address(&security, LENDER_PORT)],
+            false => self.listen,
+        };
         Ok(LenderConfig {
-            listen: self.listen,
             multicast: self.multicast,
             security,
             data_listener,
@@ -212,7 +215,8 @@ impl ServeSettings {
             deposits: self.deposits.map(|size| size.0),
             watch,
             domain: self.domain.unwrap_or(default.domain),
-            name: self.name.unwrap_or(default.name),
+            name: self.name.unwrap_or_else(|| default_name(&listen)),
+            listen,
             shards: self.shards.unwrap_or(default.shards),
             wait: self.wait.unwrap_or(default.wait),
             store: self.store,
@@ -221,6 +225,16 @@ impl ServeSettings {
             huge_pages: self.huge_pages,
             ..default
         })
+    }
+}
+
+/// Returns the name of a lender that was not told: lenders at different ports of one machine have different
+/// ones, and each has the same at every start.
+fn default_name(listen: &[NetAddress]) -> String {
+    let usual = LenderConfig::default().name;
+    match listen.first() {
+        Some(NetAddress::Tcp { port, .. }) if ![0, LENDER_PORT].contains(port) => format!("{usual}-{port}"),
+        _ => usual,
     }
 }
 
@@ -313,6 +327,23 @@ mod tests {
         assert_eq!(config.wait, WaitPolicy::Spin);
         assert_eq!(config.listen[0].to_string(), "tcp://[::1]:1");
         assert_eq!(config.domain, LenderConfig::default().domain);
+    }
+
+    #[test]
+    fn a_lender_that_was_told_nothing_has_an_address_and_a_name_of_its_own() {
+        let config = |text: &str| file(text).unwrap().config().unwrap();
+        let plain = config("insecure = true");
+        assert_eq!(plain.listen[0].to_string(), "tcp://127.0.0.1:7420");
+        assert_eq!(plain.name, "lender");
+        let second = config("insecure = true\nlisten = ['tcp://127.0.0.1:7421']");
+        assert_eq!(second.name, "lender-7421");
+        let any = config("insecure = true\nlisten = ['tcp://127.0.0.1:0']");
+        assert_eq!(any.name, "lender");
+        let directory = tempfile::tempdir().unwrap();
+        let key = directory.path().join("key");
+        netram_transport::ClusterKey::generate().save_new(&key).unwrap();
+        let keyed = config(&format!("key-file = '{}'", key.display()));
+        assert_eq!(keyed.listen[0].to_string(), "tcp://0.0.0.0:7420");
     }
 
     #[test]

@@ -32,7 +32,10 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// Further tables appear where there is something to show: pages of programs under
 /// `netram run`, copies of volumes, and appends that came by multicast.
 ///
-///   netram lender status tcp://10.0.0.2:7420 tcp://10.0.0.3:7420 --key-file /etc/netram/key
+/// Without an address it is the lender of this machine, at port 7420.
+///
+///   netram lender status
+///   netram lender status tcp://10.0.0.2:7420 tcp://10.0.0.3:7420
 ///   netram lender status --lender unix:/run/netram.sock --insecure --json
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
@@ -64,7 +67,7 @@ pub(crate) struct LenderAnswer {
 
 impl ShowLenders {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let lenders = self.lenders.all()?;
+        let lenders = self.lenders.all_or_local()?;
         let security = self.security.security()?;
         loop {
             let answers = ask_all(&lenders, &security, self.timeout.0);

@@ -163,9 +163,9 @@ fn multicast(answers: &[LenderAnswer]) -> Option<String> {
             "group",
             "datagrams",
             "missing",
-            "doubled",
+            "duplicate",
             "forged",
-            "strange",
+            "unknown",
         ],
         2,
     );

@@ -25,7 +25,7 @@ use crate::output;
 /// directory waits for lenders instead of the disk. The program is not changed.
 ///
 ///   netram mount attach /var/lib/postgresql/15/main/pg_wal --on /var/lib/netram/wal --background \
-///       --lender tcp://10.0.0.2:7420 --lender tcp://10.0.0.3:7420 --key-file /etc/netram/key
+///       --lender tcp://10.0.0.2:7420 --lender tcp://10.0.0.3:7420
 ///   netram mount list
 ///   netram mount detach /var/lib/postgresql/15/main/pg_wal
 #[derive(Debug, Subcommand)]

@@ -35,7 +35,7 @@ const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
 /// allocations, stacks and files stay here and are not counted. The program is not changed.
 ///
 ///   netram run --local 512MiB --lender tcp://10.0.0.2:7420 --lender tcp://10.0.0.3:7420 \
-///       --key-file /etc/netram/key -- python3 job.py
+///       -- python3 job.py
 ///   netram run --local 64MiB --lender unix:/run/netram.sock --insecure \
 ///       --report=run.json -- ./prog 1000
 ///
@@ -175,7 +175,7 @@ impl RunProgram {
             size_bytes: self.size.0,
             threshold_bytes: self.threshold.0,
             lenders: self.lenders.clone(),
-            key_file: self.security.key_file.as_ref().map(absolute).transpose()?,
+            key_file: self.security.key_file().as_ref().map(absolute).transpose()?,
             copies: usize::from(self.copies),
             spill: self.spill.as_ref().map(absolute).transpose()?,
             spill_bytes: self.spill_size.map_or(u64::MAX, |size| size.0),

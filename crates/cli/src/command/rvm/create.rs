@@ -20,7 +20,7 @@ use crate::settings::{self, LenderArgs, owned, put};
 /// that a full disk cannot stop a commit later. An existing file is never touched.
 ///
 ///   netram rvm create bank.log --segment bank.data --size 1GiB \
-///       --lender tcp://10.0.0.2:7420 --lender tcp://10.0.0.3:7420 --key-file /etc/netram/key
+///       --lender tcp://10.0.0.2:7420 --lender tcp://10.0.0.3:7420
 ///   netram rvm create /var/lib/bank --directory --log-size 256MiB
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
@@ -76,7 +76,8 @@ impl CreateLog {
                 home.log().display()
             )
         })?;
-        self.lenders.remark_waiting("commits", &home.settings_file());
+        self.lenders
+            .remark_waiting("commits", &home.settings_file(), self.log_size.0);
         Ok(ExitCode::SUCCESS)
     }
 

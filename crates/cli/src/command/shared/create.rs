@@ -63,6 +63,7 @@ pub struct CreateRegion {
     #[arg(long, value_name = "RULE")]
     rule: Option<CommitRule>,
     /// File with the cluster key, to ask the lenders whether they can be reached
+    /// [default: ~/.config/netram/key if there is one and you are not root, /etc/netram/key]
     #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
     key_file: Option<PathBuf>,
     /// Ask the lenders without key and encryption; only for lenders on this machine
@@ -113,7 +114,7 @@ impl CreateRegion {
             ));
         }
         if let Ok(security) = security(self.key_file.as_ref(), self.insecure) {
-            for sentence in reasons_to_wait(&self.lender, &security, "commits", None) {
+            for sentence in reasons_to_wait(&self.lender, &security, "commits", None, self.log_size.0) {
                 output::remark(sentence);
             }
         }

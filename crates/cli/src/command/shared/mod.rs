@@ -21,10 +21,9 @@ use clap::Subcommand;
 /// whole region in its memory, and changes it by transactions under locks.
 ///
 ///   netram shared create /var/lib/netram/plan --size 1GiB --span-size 64KiB
-///   netram shared serve /var/lib/netram/plan --listen tcp://0.0.0.0:7440 \
-///       --key-file /etc/netram/key
+///   netram shared serve /var/lib/netram/plan --listen tcp://0.0.0.0:7440
 ///   netram shared status /var/lib/netram/plan
-///   netram shared status tcp://10.0.0.5:7440 --key-file /etc/netram/key
+///   netram shared status tcp://10.0.0.5:7440
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
 pub enum SharedCommand {

@@ -13,8 +13,11 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::notify::notify;
-use crate::options::{DurationArg, SecurityArgs, SizeArg, UsageError};
+use crate::options::{DurationArg, SecurityArgs, SizeArg, default_address};
 use crate::output;
+
+/// Port of a server that was not told another one.
+const PORT_DEFAULT: u16 = 7440;
 
 /// Serve a shared region to its nodes
 ///
@@ -26,8 +29,7 @@ use crate::output;
 /// The key is the cluster key, which nodes and lenders have too. Standard output has a line
 /// `listening ADDRESS` for each address, then `ready`; logs go to standard error.
 ///
-///   netram shared serve /var/lib/netram/plan --listen tcp://0.0.0.0:7440 \
-///       --key-file /etc/netram/key
+///   netram shared serve /var/lib/netram/plan
 ///   netram shared serve plan --listen unix:/run/plan.sock --insecure
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
@@ -35,6 +37,7 @@ pub struct ServeRegion {
     /// The region's directory
     region: PathBuf,
     /// Address to listen on: tcp://HOST:PORT or unix:/PATH; repeat it for several
+    /// [default: tcp://0.0.0.0:7440; with --insecure tcp://127.0.0.1:7440]
     #[arg(long, value_name = "ADDRESS", env = "NETRAM_LISTEN", value_delimiter = ',')]
     listen: Vec<NetAddress>,
     #[command(flatten)]
@@ -64,16 +67,17 @@ impl ServeRegion {
         if self.with_parent {
             netram_process::die_with_parent()?;
         }
-        if self.listen.is_empty() {
-            let sentence = "no address to listen on: give --listen tcp://HOST:PORT or --listen unix:/PATH";
-            return Err(UsageError(sentence.to_owned()).into());
-        }
+        let security = self.security.security()?;
+        let listen = match self.listen.is_empty() {
+            true => vec![default_address(&security, PORT_DEFAULT)],
+            false => self.listen,
+        };
         let config = ServeConfig {
             lease: self.lease.map_or(LEASE_DEFAULT, |span| span.0),
             wait: self.wait,
             multicast: self.multicast,
             recent_bytes: usize::try_from(self.recent.0)?,
-            ..ServeConfig::new(self.listen, self.security.security()?)
+            ..ServeConfig::new(listen, security)
         };
         // Before the first node: a signal in between must not end this without closing the region.
         let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
@@ -95,7 +99,7 @@ fn until_signalled(serving: &Arc<ServingRegion>, mut signals: Signals) -> Result
     let waiting = {
         let serving = Arc::clone(serving);
         std::thread::Builder::new()
-            .name("netram-waiting".to_owned())
+            .name("netram-wait".to_owned())
             .spawn(move || {
                 let ended = serving.wait();
                 handle.close();

@@ -24,7 +24,7 @@ use crate::output;
 /// The exit code is 1 if the log is damaged or the server does not answer.
 ///
 ///   netram shared status /var/lib/netram/plan
-///   netram shared status tcp://10.0.0.5:7440 --key-file /etc/netram/key
+///   netram shared status tcp://10.0.0.5:7440
 ///   netram shared status unix:/run/plan.sock --insecure --json
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]

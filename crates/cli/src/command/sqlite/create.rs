@@ -26,7 +26,7 @@ const JOURNAL_SLOTS_DEFAULT: u8 = 4;
 /// back. Lenders given here are written to netram.toml in that directory, which may be edited.
 ///
 ///   netram sqlite create app.db --lender tcp://10.0.0.2:7420 \
-///       --lender tcp://10.0.0.3:7420 --key-file /etc/netram/key
+///       --lender tcp://10.0.0.3:7420
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct CreateDatabase {

@@ -15,7 +15,7 @@ use clap::Subcommand;
 /// SQLite is not changed. Programs load netram's extension (libnetram_sqlite) and open the
 /// database as file:app.db?vfs=netram. Rollback and WAL modes work, with up to 64 processes.
 ///
-///   netram sqlite create app.db --lender tcp://10.0.0.2:7420 --key-file /etc/netram/key
+///   netram sqlite create app.db --lender tcp://10.0.0.2:7420
 ///   netram sqlite status app.db
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]

@@ -50,7 +50,7 @@ impl CheckVolume {
                 "read_bytes": findings.read_bytes,
                 "bad_blocks": findings.bad_blocks,
                 "named": findings.named,
-                "mended_blocks": findings.mended_blocks,
+                "repaired_blocks": findings.mended_blocks,
                 "missing_blocks": findings.missing_blocks,
             }))?,
             false => tell(&findings)?,

@@ -8,6 +8,7 @@ use clap::Args;
 use netram_journal::forget::WindowRelease;
 use netram_transport::NetAddress;
 use netram_transport::multicast::MulticastGroup;
+use netram_volume::replica::restore::replicas;
 use netram_volume::{Volume, VolumePaths, VolumeSettings};
 use serde_json::json;
 
@@ -22,7 +23,7 @@ use crate::settings::{self, LenderArgs, key_path, owned, put};
 /// which may be edited; without any, writes wait for this disk.
 ///
 ///   netram volume create /var/lib/netram/db --size 20GiB \
-///       --lender tcp://10.0.0.2:7420 --lender tcp://10.0.0.3:7420 --key-file /etc/netram/key
+///       --lender tcp://10.0.0.2:7420 --lender tcp://10.0.0.3:7420
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct CreateVolume {
@@ -87,7 +88,10 @@ impl CreateVolume {
                 output::bytes(self.size.0)
             ))?,
         }
-        self.lenders.remark_waiting("writes", &place.settings_file());
+        let bytes = self.journal_size.0;
+        self.lenders
+            .remark_waiting("writes", &place.settings_file(), bytes);
+        remark_data_lender(&place)?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -107,6 +111,18 @@ impl CreateVolume {
         put(&mut own, "flush", self.flush.clone());
         Ok(owned([("journal", table), ("volume", own)]))
     }
+}
+
+/// Says on standard error why the data lender of a new volume would keep no copy.
+fn remark_data_lender(place: &VolumePaths) -> Result<()> {
+    let settings = place.settings()?;
+    if let Some(address) = &settings.data_lender {
+        let security = settings.data_security(&settings.journal_config()?.security)?;
+        if let Err(error) = replicas(address, &security) {
+            output::remark(format_args!("data lender {address} keeps no copy now: {error}"));
+        }
+    }
+    Ok(())
 }
 
 /// Writes a volume's settings durably, and reads them as an opening will.

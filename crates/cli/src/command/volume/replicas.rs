@@ -17,7 +17,7 @@ use crate::output;
 /// If the lender was started with --data-listen, name that address, and the key of its
 /// --data-key-file instead of the cluster key.
 ///
-///   netram volume replicas tcp://10.0.0.4:7420 --key-file /etc/netram/key
+///   netram volume replicas tcp://10.0.0.4:7420
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct ListReplicas {

@@ -35,9 +35,9 @@ use crate::settings::{key_path, owned, put};
 /// The new volume can be attached or served at once: blocks come from the data lender when they
 /// are read, and all others in the background.
 ///
-///   netram volume replicas tcp://10.0.0.4:7420 --key-file /etc/netram/key
+///   netram volume replicas tcp://10.0.0.4:7420
 ///   netram volume restore /var/lib/netram/db --from tcp://10.0.0.4:7420 \
-///       --volume 0123456789abcdef0123456789abcdef --key-file /etc/netram/key \
+///       --volume 0123456789abcdef0123456789abcdef \
 ///       --lender tcp://10.0.0.2:7420
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]

@@ -4,7 +4,7 @@
 //! | key in the file | variable | meaning | default |
 //! |---|---|---|---|
 //! | `lenders` | `NETRAM_LENDERS` (commas) | addresses, in order of preference | none: only the local disk |
-//! | `key-file` | `NETRAM_KEY_FILE` | the cluster key; in the file, relative to it | |
+//! | `key-file` | `NETRAM_KEY_FILE` | the cluster key; in the file, relative to it | [a default file](netram_transport::security::default_key_file) |
 //! | `insecure` | `NETRAM_INSECURE` | no key and no encryption, for lenders on this machine only | false |
 //! | `members` | `NETRAM_MEMBERS` | number of lenders that hold a copy; the others are spares | 2, or all if fewer |
 //! | `members-min` | `NETRAM_MEMBERS_MIN` | with fewer members, commits wait for the disk | as the rule needs |
@@ -32,7 +32,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use netram_proto::journal::CommitRule;
 use netram_transport::multicast::TTL_DEFAULT;
-use netram_transport::{ClusterKey, MulticastGroup, NetAddress, Security, WaitPolicy};
+use netram_transport::{KeyError, MulticastGroup, NetAddress, Security, SecurityError, WaitPolicy};
 use serde::Deserialize;
 
 use crate::config::{JournalConfig, MulticastOptions};
@@ -50,7 +50,7 @@ pub struct JournalSettings {
     /// Addresses of lenders that may become members, in order of preference. If empty, only the local disk is
     /// used.
     pub lenders: Vec<NetAddress>,
-    /// Path of the cluster key's file.
+    /// Path of the cluster key's file; `None`: [a default one](netram_transport::security::default_key_file).
     pub key_file: Option<PathBuf>,
     /// No key and no encryption; for lenders on this machine only.
     pub insecure: bool,
@@ -109,23 +109,12 @@ pub enum SettingsError {
         /// Description of valid values.
         reason: String,
     },
-    /// Lenders are configured, but neither a cluster key nor `insecure`.
-    #[error(
-        "lenders are configured, but no cluster key: set its file (`key-file`, NETRAM_KEY_FILE), or set \
-         `insecure` for lenders on this machine only"
-    )]
-    NoKey,
-    /// Both a cluster key and `insecure` are configured.
-    #[error("`insecure` contradicts the key file {0}; remove one of them")]
-    KeyAndInsecure(PathBuf),
-    /// The cluster key cannot be loaded.
-    #[error("the cluster key {path} cannot be loaded: {reason}")]
-    Key {
-        /// The key's file.
-        path: PathBuf,
-        /// The reason.
-        reason: String,
-    },
+    /// The protection of the links cannot be chosen.
+    #[error("the lenders' cluster key: {0}")]
+    Security(#[from] SecurityError),
+    /// The key of data sessions cannot be loaded.
+    #[error("the data lender's key: {0}")]
+    DataKey(#[from] KeyError),
 }
 
 /// The file's values before they are checked.
@@ -197,6 +186,15 @@ impl JournalSettings {
     pub fn take(file: &mut SettingsFile) -> Result<JournalSettings, SettingsError> {
         let raw: RawSettings = file.take("journal")?;
         raw.checked(file.directory())
+    }
+
+    /// Settings of the environment alone.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingsError::Value`] if a variable's value is invalid.
+    pub fn from_environment() -> Result<JournalSettings, SettingsError> {
+        JournalSettings::default().with_environment(&|name| std::env::var(name).ok())
     }
 
     /// These settings, overridden by the environment.
@@ -273,18 +271,8 @@ impl JournalSettings {
     }
 
     fn security(&self) -> Result<Security, SettingsError> {
-        match (&self.key_file, self.insecure) {
-            (Some(path), true) => Err(SettingsError::KeyAndInsecure(path.clone())),
-            (Some(path), false) => match ClusterKey::load(path) {
-                Ok(key) => Ok(Security::Key(key)),
-                Err(error) => Err(SettingsError::Key {
-                    path: path.clone(),
-                    reason: error.to_string(),
-                }),
-            },
-            (None, false) if !self.lenders.is_empty() => Err(SettingsError::NoKey),
-            (None, _) => Ok(Security::Insecure),
-        }
+        let is_plain = self.insecure || self.lenders.is_empty() && self.key_file.is_none();
+        Ok(Security::choose(self.key_file.clone(), is_plain)?)
     }
 }
 
@@ -479,23 +467,22 @@ mod tests {
     }
 
     #[test]
-    fn lenders_require_a_key_or_insecure() {
+    fn lenders_need_either_a_key_or_insecure() {
         let mut settings = JournalSettings {
             lenders: vec!["tcp://127.0.0.1:1".parse().unwrap()],
             ..JournalSettings::default()
         };
-        assert!(matches!(settings.journal_config(), Err(SettingsError::NoKey)));
         settings.insecure = true;
         assert_eq!(settings.journal_config().unwrap().members, 1);
         settings.key_file = Some("k".into());
         assert!(matches!(
             settings.journal_config(),
-            Err(SettingsError::KeyAndInsecure(_))
+            Err(SettingsError::Security(SecurityError::KeyAndInsecure(_)))
         ));
         settings.insecure = false;
         assert!(matches!(
             settings.journal_config(),
-            Err(SettingsError::Key { .. })
+            Err(SettingsError::Security(SecurityError::Key { .. }))
         ));
     }
 }

@@ -54,7 +54,7 @@ pub struct ViewMember {
     pub domain: String,
 }
 
-/// The contents of the view file. `docs/journal.md` draws the bytes.
+/// The contents of the view file. `docs/design/journal.md` draws the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     /// The number of this view among the journal's views, from 1.

@@ -7,7 +7,7 @@ use netram_rvm::{CaptureMode, DetectMethod, VerifyMode};
 use netram_shared::NodeOptions;
 use netram_shared_machine::RegionId;
 use netram_shared_machine::node::PinnedOverflow;
-use netram_transport::{ClusterKey, Security};
+use netram_transport::Security;
 
 use super::super::name;
 use super::{milliseconds, wrong};
@@ -95,17 +95,7 @@ fn capture(capture: c_int, find: c_int) -> Result<CaptureMode, CallFailure> {
 }
 
 pub(in crate::abi) fn security(key_file: Option<PathBuf>, insecure: bool) -> Result<Security, CallFailure> {
-    match (key_file, insecure) {
-        (Some(file), false) => {
-            let key = ClusterKey::load(&file).map_err(|error| wrong(error.to_string()))?;
-            Ok(Security::Key(key))
-        }
-        (None, true) => Ok(Security::Insecure),
-        (None, false) => Err(wrong(
-            "set `key_file` to the cluster key's file, or set `insecure` for lenders on this machine only",
-        )),
-        (Some(_), true) => Err(wrong("`insecure` contradicts `key_file`; set only one of them")),
-    }
+    Security::choose(key_file, insecure).map_err(|error| wrong(error.to_string()))
 }
 
 pub(in crate::abi) fn text(pointer: *const c_char, field: &str) -> Result<Option<String>, CallFailure> {

@@ -1,0 +1,135 @@
+//! The choice of a link's protection: a named key file, a default one, or `insecure`.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::key::{ClusterKey, KeyError};
+
+/// Key file of a machine, for its daemons and for root.
+const MACHINE_FILE: &str = "/etc/netram/key";
+/// Variable that names the key file for every program of its environment.
+pub const KEY_VARIABLE: &str = "NETRAM_KEY_FILE";
+
+/// The protection of links.
+#[derive(Clone, Debug)]
+pub enum Security {
+    /// Links are encrypted, and both ends must prove that they hold the cluster key.
+    Key(ClusterKey),
+    /// Links are plain and unauthenticated; only local addresses are allowed.
+    Insecure,
+}
+
+/// Why the protection of links cannot be chosen.
+#[derive(Debug, thiserror::Error)]
+pub enum SecurityError {
+    /// Both a key file and `insecure` were given.
+    #[error("`insecure` contradicts the key file {}; leave out one of them", .0.display())]
+    KeyAndInsecure(PathBuf),
+    /// Neither was given, and no default key file exists.
+    #[error(
+        "no cluster key is given, and there is no {file}: copy the key that the lenders were started with there, or name \
+         its file (key_file, {KEY_VARIABLE}), or ask for no protection on this machine only (insecure)",
+        file = .0.display()
+    )]
+    NoKey(PathBuf),
+    /// The key file cannot be loaded.
+    #[error("{source}")]
+    Key {
+        /// The key file.
+        path: PathBuf,
+        /// The reason.
+        source: KeyError,
+    },
+}
+
+impl Security {
+    /// Returns the protection that `key_file` or `insecure` asks for; without either the key in
+    /// [`default_key_file`].
+    ///
+    /// # Errors
+    ///
+    /// [`SecurityError`] if both were given, or if there is no key that can be loaded.
+    pub fn choose(key_file: Option<PathBuf>, insecure: bool) -> Result<Security, SecurityError> {
+        let path = match (key_file, insecure) {
+            (Some(path), true) => return Err(SecurityError::KeyAndInsecure(path)),
+            (None, true) => return Ok(Security::Insecure),
+            (Some(path), false) => path,
+            (None, false) => default_key_file().ok_or_else(|| SecurityError::NoKey(new_key_file()))?,
+        };
+        match ClusterKey::load(&path) {
+            Ok(key) => Ok(Security::Key(key)),
+            Err(source) => Err(SecurityError::Key { path, source }),
+        }
+    }
+}
+
+/// Returns the key file that programs use if none is named: that of `NETRAM_KEY_FILE`; without the variable
+/// `netram/key` in `$XDG_CONFIG_HOME` or `~/.config`, except for root; or `/etc/netram/key`. `None`: there is
+/// no such file.
+pub fn default_key_file() -> Option<PathBuf> {
+    match variable(KEY_VARIABLE) {
+        Some(named) => Some(named.into()),
+        None => files_of_user().into_iter().find(|file| file.exists()),
+    }
+}
+
+/// Returns where this user's programs look first: a new key is put there.
+pub fn new_key_file() -> PathBuf {
+    files_of_user().swap_remove(0)
+}
+
+/// A variable that is empty counts as unset, because shells cannot unset one for a single command.
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn files_of_user() -> Vec<PathBuf> {
+    let is_root = rustix::process::geteuid().is_root();
+    files(is_root, variable("XDG_CONFIG_HOME"), variable("HOME"))
+}
+
+fn files(is_root: bool, config: Option<OsString>, home: Option<OsString>) -> Vec<PathBuf> {
+    let absolute = |text: OsString| Some(PathBuf::from(text)).filter(|path| path.is_absolute());
+    let config = config
+        .and_then(absolute)
+        .or_else(|| home.and_then(absolute).map(|home| home.join(".config")));
+    let own = config
+        .filter(|_| !is_root)
+        .map(|config| config.join("netram/key"));
+    own.into_iter()
+        .chain([Path::new(MACHINE_FILE).to_owned()])
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_users_own_key_comes_before_the_machines() {
+        let text = |text: &str| Some(OsString::from(text));
+        let machine = Path::new(MACHINE_FILE);
+        assert_eq!(files(true, text("/c"), text("/h")), [machine]);
+        assert_eq!(
+            files(false, text("/c"), text("/h")),
+            [Path::new("/c/netram/key"), machine]
+        );
+        let own = Path::new("/h/.config/netram/key");
+        assert_eq!(files(false, text("relative"), text("/h")), [own, machine]);
+        assert_eq!(files(false, None, None), [machine]);
+    }
+
+    #[test]
+    fn a_key_and_no_protection_contradict_each_other() {
+        let named = || Some(PathBuf::from("/nowhere"));
+        assert!(matches!(Security::choose(None, true), Ok(Security::Insecure)));
+        assert!(matches!(
+            Security::choose(named(), true),
+            Err(SecurityError::KeyAndInsecure(_))
+        ));
+        assert!(matches!(
+            Security::choose(named(), false),
+            Err(SecurityError::Key { .. })
+        ));
+    }
+}
