@@ -140,7 +140,6 @@ impl BackingDirectory {
         }
         self.immutable(false);
         self.move_all(&self.dir, &self.files())?;
-        self.copy_attributes(&self.files(), &self.dir)?;
         let note = self.dir.join(NOTE);
         let text = format!(
             "netram has moved this directory's files away. Their newest changes are in the journal {}.\n\
@@ -164,6 +163,10 @@ impl BackingDirectory {
         let mut private = DirBuilder::new();
         private.mode(0o700).recursive(true);
         private.create(&files).map_err(at(&files))?;
+        // Before `home` makes the directory taken: giving back copies the attributes the other way.
+        self.copy_attributes(&files, &self.dir).inspect_err(|_| {
+            let _ = fs::remove_dir(&files).and_then(|()| fs::remove_dir(self.private_dir()));
+        })?;
         let path = self.journal_file();
         match durable::create(&path, journal.as_os_str().as_bytes()) {
             // Another process began to take the directory at the same moment.
@@ -301,6 +304,17 @@ mod tests {
             .collect();
         names.sort();
         names
+    }
+
+    /// The take ended before any file was moved.
+    #[test]
+    fn a_directory_given_back_after_half_a_take_has_its_own_permissions() {
+        let (directory, ground) = directory();
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o751)).unwrap();
+        ground.begin(Path::new("/the/journal")).unwrap();
+        ground.give_back().unwrap();
+        assert_eq!(names(directory.path()), ["a", "d"]);
+        assert_eq!(fs::metadata(directory.path()).unwrap().mode() & 0o777, 0o751);
     }
 
     #[test]

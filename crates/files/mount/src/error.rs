@@ -59,6 +59,16 @@ pub enum MountError {
         /// The journal.
         journal: PathBuf,
     },
+    /// The directory belongs to another user, or to a group that this user is not in.
+    #[error("{} belongs to user {user} and group {group}. Its files are moved into a directory of the same owner and group, which you cannot make: let root mount it, or give it a group that you are in (chgrp)", .dir.display())]
+    Foreign {
+        /// The directory.
+        dir: PathBuf,
+        /// Number of its owner.
+        user: u32,
+        /// Number of its group.
+        group: u32,
+    },
     /// The journal could not be created.
     #[error(transparent)]
     Create(#[from] netram_journal::JournalCreateError),

@@ -1,8 +1,9 @@
 //! Taking, mounting, unmounting and recovering a directory.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use netram_proto::planted::FaultSwitch;
 use netram_proto::port::Durability;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount as unmount_at};
+use rustix::process::{getegid, geteuid};
 
 use crate::backing_directory::BackingDirectory;
 use crate::backing_fs::BackingFs;
@@ -29,6 +31,8 @@ use crate::users::{users, users_of_mount};
 
 /// Interval at which it is checked whether a directory has been given back.
 const LOOK: Duration = Duration::from_millis(50);
+/// Program by which users other than root mount and unmount.
+const FUSERMOUNT: &str = "fusermount3";
 /// Source name of netram's mounts in the kernel's mount table.
 const SOURCE: &str = "netram";
 
@@ -100,19 +104,62 @@ pub struct Mount {
     maintenance: MaintenanceThreads,
 }
 
-/// Checks whether a directory and a journal can be used together. The journal need not exist yet.
+/// Checks whether a directory can be mounted with a journal, which need not exist yet. Nothing is changed.
 ///
 /// # Errors
 ///
 /// [`MountError::NoDirectory`] if the directory cannot be read, [`MountError::Nested`] if one contains the
-/// other.
+/// other, [`MountError::Foreign`] if this user cannot make a directory of the same owner and group,
+/// [`MountError::Fuse`] if the user cannot mount.
 pub fn check(dir: &Path, journal: &Path) -> Result<(), MountError> {
     let dir = resolve(dir)?;
     let journal = match journal.canonicalize() {
         Ok(journal) => journal,
         Err(_) => std::path::absolute(journal).unwrap_or_else(|_| journal.to_path_buf()),
     };
-    are_apart(&dir, &journal)
+    are_apart(&dir, &journal)?;
+    if !is_mounted(&dir) && !BackingDirectory::at(&dir).is_taken() {
+        is_of_user(&dir)?;
+    }
+    can_mount().map_err(|source| MountError::Fuse { dir, source })
+}
+
+/// Whether this user can make a directory with the owner and group of `dir`: its files move into one.
+fn is_of_user(dir: &Path) -> Result<(), MountError> {
+    let found = fs::metadata(dir).map_err(|source| MountError::NoDirectory {
+        dir: dir.to_path_buf(),
+        source,
+    })?;
+    if geteuid().is_root() {
+        return Ok(());
+    }
+    let (user, group) = (found.uid(), found.gid());
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    let is_member = group == getegid().as_raw() || groups.iter().any(|one| one.as_raw() == group);
+    match user == geteuid().as_raw() && is_member {
+        true => Ok(()),
+        false => Err(MountError::Foreign {
+            dir: dir.to_path_buf(),
+            user,
+            group,
+        }),
+    }
+}
+
+/// Whether the kernel has FUSE and this user may mount: root by `/dev/fuse`, others by `fusermount3`.
+fn can_mount() -> io::Result<()> {
+    if geteuid().is_root() {
+        return File::options().read(true).write(true).open("/dev/fuse").map(drop);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path);
+    match places.any(|place| place.join(FUSERMOUNT).is_file()) {
+        true => Ok(()),
+        false => Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            format!("there is no `{FUSERMOUNT}` in PATH"),
+        )),
+    }
 }
 
 fn are_apart(dir: &Path, journal: &Path) -> Result<(), MountError> {
@@ -280,11 +327,7 @@ pub fn unmount(dir: &Path) -> Result<bool, MountError> {
 
 /// Unmounts through `fusermount3`, as a user other than root must.
 fn by_helper(dir: &Path, flags: &[&str]) -> Result<(), MountError> {
-    let ran = Command::new("fusermount3")
-        .args(flags)
-        .arg("--")
-        .arg(dir)
-        .output();
+    let ran = Command::new(FUSERMOUNT).args(flags).arg("--").arg(dir).output();
     let said = match ran {
         Ok(ran) if ran.status.success() => return Ok(()),
         Ok(ran) => io::Error::other(String::from_utf8_lossy(&ran.stderr).trim().to_owned()),
@@ -455,7 +498,7 @@ fn take_directory(
 }
 
 fn start(held: &Arc<MountState>, options: MountOptions) -> io::Result<BackgroundSession> {
-    let root = rustix::process::geteuid().is_root();
+    let root = geteuid().is_root();
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(SOURCE.to_owned()),

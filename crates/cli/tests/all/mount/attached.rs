@@ -1,6 +1,8 @@
 //! Operating a mount: attaching it again or in the background, listing it, and its status.
 
 use std::fs::{self, File};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use crate::common::{CommandOutput, LenderProcess, finish, netram};
@@ -162,4 +164,31 @@ fn a_detach_that_is_refused_names_the_program_that_uses_the_mount() {
     assert_ne!(refused.code, 0, "{}", refused.out);
     let named = format!("sleep (process {}) has", user.id());
     assert!(refused.err.contains(&named), "{}", refused.err);
+}
+
+/// Root runs this test; the command has the rights of a user who is in none of the directory's groups.
+#[test]
+fn a_directory_of_a_foreign_group_is_refused_before_anything_is_made() {
+    if cannot_mount() || !rustix::process::geteuid().is_root() {
+        return crate::common::skipped("acting as another user needs root");
+    }
+    let place = Place::new("foreign");
+    let (user, group) = (65534, 4711);
+    let open = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(place.directory.path(), open).unwrap();
+    let directory = place.directory.path().join("dir");
+    chown(&directory, Some(user), Some(group)).unwrap();
+    let usual = ["mount", "attach", "dir", "--on", "journal", "--insecure"];
+    let mut command: Command = netram();
+    command.args(usual).args(["--lender", &place.lender.address]);
+    command.current_dir(place.directory.path()).uid(user).gid(user);
+    let refused = finish(&mut command);
+    assert_eq!(refused.code, 1, "{}", refused.err);
+    assert!(
+        refused.err.contains("group 4711") && refused.err.contains("chgrp"),
+        "{}",
+        refused.err
+    );
+    assert!(fs::read_dir(&directory).unwrap().next().is_none());
+    assert!(!place.directory.path().join("journal").exists());
 }
