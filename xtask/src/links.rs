@@ -1,5 +1,5 @@
-//! Documents that point at nothing mislead at the worst moment: every relative link must resolve, and every
-//! path of the tree that the architecture names must exist.
+//! Documents that point at nothing mislead at the worst moment: every relative link must resolve, to a heading
+//! if it names one, and every path of the tree that the architecture names must exist.
 
 use std::path::{Path, PathBuf};
 
@@ -26,10 +26,28 @@ pub(crate) fn run() -> Result<(), String> {
     for document in &documents {
         let text = tree::read(&root, document)?;
         let directory = document.parent().unwrap_or(Path::new(""));
-        let mut wanted: Vec<(usize, PathBuf)> = links(&text)
-            .into_iter()
-            .map(|(line, target)| (line, directory.join(target)))
-            .collect();
+        let mut wanted = Vec::new();
+        for (line, target) in links(&text) {
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let file = match file.is_empty() {
+                true => document.clone(),
+                false => directory.join(file),
+            };
+            if !anchor.is_empty()
+                && file.extension().is_some_and(|kind| kind == "md")
+                && root.join(&file).is_file()
+            {
+                let there = tree::read(&root, &file)?;
+                if !anchors(&there).iter().any(|one| one == anchor) {
+                    let document = document.display();
+                    faults.push(format!(
+                        "{document}:{line}: {} has no heading #{anchor}",
+                        file.display()
+                    ));
+                }
+            }
+            wanted.push((line, file));
+        }
         if names_the_tree(document) {
             wanted.extend(
                 tree_paths(&text)
@@ -59,8 +77,45 @@ fn names_the_tree(document: &Path) -> bool {
     document == Path::new("ARCHITECTURE.md") || document.starts_with("docs")
 }
 
-/// Targets of `[text](target)` and `[name]: target` that are files, with their lines. Code blocks are
-/// skipped.
+/// Names by which links reach the headings of a document: lower case, without punctuation, `-` for spaces, and
+/// a number where a heading stands several times.
+fn anchors(text: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let mut fenced = false;
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        }
+        let heading = line.trim_start_matches('#');
+        if fenced || heading.len() == line.len() || !heading.starts_with(' ') {
+            continue;
+        }
+        // Of a link only the text counts.
+        let plain: String = heading
+            .split("](")
+            .enumerate()
+            .fold(String::new(), |all, (at, part)| {
+                all + match at {
+                    0 => part,
+                    _ => part.split_once(')').map_or("", |(_, rest)| rest),
+                }
+            });
+        let kept = plain.trim().chars().filter_map(|c| match c {
+            ' ' => Some('-'),
+            '-' | '_' => Some(c),
+            _ => c.is_alphanumeric().then(|| c.to_ascii_lowercase()),
+        });
+        let name: String = kept.collect();
+        let before = found.iter().filter(|one| **one == name).count();
+        found.push(match before {
+            0 => name,
+            count => format!("{name}-{count}"),
+        });
+    }
+    found
+}
+
+/// Targets of `[text](target)` and `[name]: target` on this site, with their lines. Code blocks are skipped.
 fn links(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut fenced = false;
@@ -79,19 +134,18 @@ fn links(text: &str) -> Vec<(usize, &str)> {
         found.extend(
             inline
                 .chain(defined)
-                .filter_map(file_of)
+                .filter_map(own_target)
                 .map(|target| (index + 1, target)),
         );
     }
     found
 }
 
-/// The file part of a link's target; nothing for another site or a place on the same page.
-fn file_of(target: &str) -> Option<&str> {
+/// A link's target, a file with or without the name of a heading; nothing for another site.
+fn own_target(target: &str) -> Option<&str> {
     let target = target.split_whitespace().next()?;
-    let file = target.split('#').next()?;
     let elsewhere = target.contains("://") || target.starts_with("mailto:");
-    (!file.is_empty() && !elsewhere).then_some(file)
+    (!elsewhere).then_some(target)
 }
 
 /// Paths of the tree that the text names, in prose or in drawings. One with a placeholder or an alternative
@@ -119,7 +173,13 @@ mod tests {
     #[test]
     fn links_to_files_are_found_and_to_other_sites_are_not() {
         let text = "see [a](docs/a.md#top) and [b](https://x.org/b), [c](#here)\n\n[d]: ../d.md \"title\"\n";
-        assert_eq!(links(text), [(1, "docs/a.md"), (3, "../d.md")]);
+        assert_eq!(links(text), [(1, "docs/a.md#top"), (1, "#here"), (3, "../d.md")]);
+    }
+
+    #[test]
+    fn headings_have_the_names_that_pages_give_them() {
+        let text = "# `a`: What, [b](c.md) & it\n```sh\n# no\n```\n## Same\n## Same\n#not one\n";
+        assert_eq!(anchors(text), ["a-what-b--it", "same", "same-1"]);
     }
 
     #[test]
