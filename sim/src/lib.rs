@@ -10,6 +10,7 @@
 //! | module | is |
 //! |---|---|
 //! | [`kernel`], `event` | clock, schedule, random source, trace, counters; the events |
+//! | `event_kernel` | the same for worlds with events of their own |
 //! | [`profile`] | parameters of one seed's world |
 //! | [`lenders`], [`lender`], [`window_ring`] | part: the lenders and their addresses |
 //! | `net`, `slots`, `hostile` | part: connections, partitions, answers of a lender that lies |
@@ -42,6 +43,7 @@ mod delivery;
 mod deposit;
 pub mod disk;
 mod event;
+mod event_kernel;
 mod event_loop;
 pub mod history;
 mod hostile;

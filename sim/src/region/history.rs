@@ -25,6 +25,8 @@ pub(super) struct RegionHistory {
     pub(super) read: BTreeMap<NodeId, RecordNumber>,
     /// Nodes whose unproven records an operator gave up.
     pub(super) excused: BTreeSet<NodeId>,
+    /// Journals that were removed before all lenders were told, or without knowing whether they may be.
+    pending_forgets: BTreeSet<JournalId>,
     /// The newest acknowledged version of each lock.
     newest: [LockVersion; LOCKS as usize],
     /// Acknowledged records, by the versions that they had read.
@@ -78,6 +80,16 @@ impl RegionHistory {
 
     pub(super) fn newest(&self, lock: LockId) -> LockVersion {
         self.newest[lock.0 as usize]
+    }
+
+    /// Records that lenders may keep their windows of a journal.
+    pub(super) fn keep_windows(&mut self, journal: JournalId) {
+        self.pending_forgets.insert(journal);
+    }
+
+    /// Whether lenders may keep their windows of a journal.
+    pub(super) fn may_keep_windows(&self, journal: JournalId) -> bool {
+        self.pending_forgets.contains(&journal)
     }
 
     pub(super) fn excuse(&mut self, node: NodeId) {

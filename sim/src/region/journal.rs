@@ -1,5 +1,5 @@
-//! A node's journal: the ring, the log writer, the view writer, and frames to and from lenders. Its disk
-//! fails only by power cuts; the worlds of one journal have failing disks.
+//! A node's journal: the ring, the log writer, and the view writer. Its disk fails only by power cuts; the
+//! worlds of one journal have failing disks.
 
 use std::collections::VecDeque;
 
@@ -10,14 +10,13 @@ use netram_proto::journal::{
 use netram_proto::limit::{RECORD_HEADER_BYTES, SLOT_BYTES};
 use netram_proto::planted::FaultSwitch;
 use netram_proto::port::RecordKind;
-use netram_proto::wire::{ChainPoint, Frame, RecordHeader, finish_record, record_bytes};
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::{ChainPoint, RecordHeader, finish_record, record_bytes};
 use netram_shared_machine::RecordNumber;
 
-use super::net::ConnectionOwner;
+use super::kernel::{Event, RegionKernel};
 use super::profile::RegionProfile;
-use super::{Event, World};
 use crate::disk::{SimDiskHandle, SimFile};
-use crate::event::FrameDirection;
 use crate::lender::packet_of;
 
 const HEALTHY: &str = "a disk of this world never fails";
@@ -196,151 +195,60 @@ impl RegionJournal {
         out
     }
 
-    fn packet(&self, outgoing: &OutgoingFrame) -> Vec<u8> {
+    /// Begins the due operations of the disk. `times`: how long a flush takes, and the store of a view.
+    pub(super) fn run_disk(
+        &mut self,
+        kernel: &mut RegionKernel,
+        (slot, life): (usize, u64),
+        times: (Nanos, Nanos),
+    ) {
+        let mut trimmed = false;
+        if self.flushing.is_none()
+            && let Some(end) = self.unflushed.back().copied()
+        {
+            let from = self.writer.stable();
+            let bytes = self.ring_bytes(from, end.lsn.since(from) as usize);
+            self.unflushed.clear();
+            self.log.write(from, &bytes).expect(HEALTHY);
+            self.flushing = Some(end);
+            kernel.at(times.0, Event::Flushed { slot, life });
+        } else {
+            trimmed = self.trim();
+        }
+        if self.storing.is_none()
+            && let Some(view) = self.writer.view_to_store()
+        {
+            self.storing = Some(view);
+            kernel.at(times.1, Event::ViewStored { slot, life });
+        }
+        if trimmed {
+            kernel.hit("region: logs trimmed");
+        }
+    }
+
+    /// Handles the end of a flush.
+    pub(super) fn on_flushed(&mut self, now: Time) {
+        if let Some(end) = self.flushing.take() {
+            self.log.sync().expect(HEALTHY);
+            self.writer.on_stable(end, now);
+        }
+    }
+
+    /// Handles the view writer reaching its write.
+    pub(super) fn on_view_stored(&mut self, now: Time) {
+        if let Some(view) = self.storing.take() {
+            let file = self.files.view();
+            self.view_slots.store(&file, &view.encode()).expect(HEALTHY);
+            self.view = view;
+            self.writer.on_view_stored(now);
+        }
+    }
+
+    pub(super) fn packet(&self, outgoing: &OutgoingFrame) -> Vec<u8> {
         match outgoing.body {
             FrameBody::Inline(bytes, length) => packet_of(&outgoing.header, &bytes[..length]),
             FrameBody::Log { from, bytes } => packet_of(&outgoing.header, &self.ring_bytes(from, bytes)),
             FrameBody::Channel(_) => unreachable!("nothing is multicast here"),
-        }
-    }
-}
-
-impl World {
-    /// Begins the due operations of the journal's disk.
-    pub(super) fn run_disk(&mut self, slot: usize) {
-        let (flush, store) = (self.disk_time(), self.disk_time());
-        let Some(process) = &mut self.slots[slot].process else {
-            return;
-        };
-        let (life, journal) = (process.life, &mut process.journal);
-        let mut trimmed = false;
-        if journal.flushing.is_none()
-            && let Some(end) = journal.unflushed.back().copied()
-        {
-            let from = journal.writer.stable();
-            let bytes = journal.ring_bytes(from, end.lsn.since(from) as usize);
-            journal.unflushed.clear();
-            journal.log.write(from, &bytes).expect(HEALTHY);
-            journal.flushing = Some(end);
-            self.queue.push(self.now + flush, Event::Flushed { slot, life });
-        } else {
-            trimmed = journal.trim();
-        }
-        if journal.storing.is_none()
-            && let Some(view) = journal.writer.view_to_store()
-        {
-            journal.storing = Some(view);
-            self.queue
-                .push(self.now + store, Event::ViewStored { slot, life });
-        }
-        if trimmed {
-            self.coverage.hit("region: logs trimmed");
-        }
-    }
-
-    pub(super) fn on_flushed(&mut self, slot: usize) {
-        let now = self.local(slot);
-        let Some(process) = &mut self.slots[slot].process else {
-            return;
-        };
-        let journal = &mut process.journal;
-        if let Some(end) = journal.flushing.take() {
-            journal.log.sync().expect(HEALTHY);
-            journal.writer.on_stable(end, now);
-        }
-        self.settle(slot);
-    }
-
-    pub(super) fn on_view_stored(&mut self, slot: usize) {
-        let now = self.local(slot);
-        let Some(process) = &mut self.slots[slot].process else {
-            return;
-        };
-        let journal = &mut process.journal;
-        if let Some(view) = journal.storing.take() {
-            let file = journal.files.view();
-            journal.view_slots.store(&file, &view.encode()).expect(HEALTHY);
-            journal.view = view;
-            journal.writer.on_view_stored(now);
-        }
-        self.settle(slot);
-    }
-
-    /// Connects, and sends the frames that are due and have room.
-    pub(super) fn pump(&mut self, slot: usize) {
-        let now = self.local(slot);
-        let Some(process) = &mut self.slots[slot].process else {
-            return;
-        };
-        let (life, journal) = (process.life, process.journal.id);
-        let given_up: Vec<usize> = process.journal.writer.take_disconnects().iter().collect();
-        for index in given_up {
-            if let Some(conn) = self.slots[slot].conn(index) {
-                self.close_conn(conn);
-                self.drop_lender_link(slot, index);
-            }
-        }
-        for index in 0..self.profile.lenders {
-            let Some(process) = &mut self.slots[slot].process else {
-                return;
-            };
-            if process.journal.writer.wants_connection(index, now) {
-                if let Some(old) = process.conns[index].take() {
-                    self.close_conn(old);
-                }
-                let conn = self.connect(
-                    ConnectionOwner::Process { slot, life },
-                    index,
-                    slot,
-                    index,
-                    journal,
-                );
-                if let Some(process) = &mut self.slots[slot].process {
-                    process.conns[index] = Some(conn);
-                }
-                continue;
-            }
-            let Some(conn) = process.conns[index] else {
-                continue;
-            };
-            while self.has_room(conn)
-                && let Some(process) = &mut self.slots[slot].process
-                && let Some(outgoing) = process.journal.writer.next_frame(index, now)
-            {
-                let packet = process.journal.packet(&outgoing);
-                self.send_frame(conn, FrameDirection::Up, packet);
-            }
-        }
-    }
-
-    fn drop_lender_link(&mut self, slot: usize, index: usize) {
-        if let Some(process) = &mut self.slots[slot].process {
-            process.conns[index] = None;
-        }
-    }
-
-    pub(super) fn lender_linked(&mut self, slot: usize, life: u64, index: usize) {
-        let now = self.local(slot);
-        if let Some(process) = self.slots[slot].alive(life) {
-            process.journal.writer.on_connected(index, now);
-            self.settle(slot);
-        }
-    }
-
-    pub(super) fn lender_lost(&mut self, slot: usize, life: u64, index: usize) {
-        let now = self.local(slot);
-        if let Some(process) = self.slots[slot].alive(life) {
-            process.conns[index] = None;
-            process.journal.writer.on_lost(index, now);
-            self.settle(slot);
-        }
-    }
-
-    pub(super) fn on_lender_frame(&mut self, slot: usize, life: u64, index: usize, frame: &Frame<'_>) {
-        let now = self.local(slot);
-        if let Some(process) = self.slots[slot].alive(life) {
-            process.journal.writer.on_frame(index, frame, now);
-            self.settle(slot);
         }
     }
 }

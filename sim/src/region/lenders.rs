@@ -1,15 +1,17 @@
 //! Lenders' machines: each lends windows to any number of journals.
 
 use std::collections::BTreeMap;
+use std::ops::{Index, IndexMut};
 
 use netram_proto::id::{Epoch, Incarnation, JournalId};
 use netram_proto::journal::{View, ViewMember};
 use netram_proto::planted::FaultSwitch;
 use netram_proto::time::Time;
 
-use super::{Event, World};
+use super::kernel::RegionKernel;
 use crate::lender::{PacketOutcome, SimLender};
 use crate::lenders::lender_at;
+use crate::rng::Rng;
 
 pub(super) struct RegionLender {
     incarnation: Incarnation,
@@ -24,7 +26,7 @@ pub(super) struct RegionLender {
 }
 
 impl RegionLender {
-    pub(super) fn new(index: usize, incarnation: Incarnation, roomy: bool) -> RegionLender {
+    fn new(index: usize, incarnation: Incarnation, roomy: bool) -> RegionLender {
         RegionLender {
             incarnation,
             domain: format!("d{index}"),
@@ -60,12 +62,14 @@ impl RegionLender {
         self.window(journal).forget(conn);
     }
 
+    /// Kills its process.
     fn kill(&mut self) {
         self.up = false;
         self.boot += 1;
         self.windows.values_mut().for_each(SimLender::kill);
     }
 
+    /// Kills its machine; its next memory is `next`.
     fn lose(&mut self, next: Incarnation) {
         self.kill();
         self.incarnation = next;
@@ -95,64 +99,103 @@ impl RegionLender {
     }
 }
 
-impl World {
-    /// Kills a lender's process; with `memory`, its machine.
-    pub(super) fn kill_machine(&mut self, machine: usize, memory: bool) {
-        if !self.machines[machine].up {
-            return;
+/// All lenders of a region, by number.
+pub(super) struct RegionLenders {
+    lenders: Vec<RegionLender>,
+    /// The newest incarnation that any memory has.
+    newest: u64,
+}
+
+impl RegionLenders {
+    /// Lenders with empty memory.
+    pub(super) fn new(rng: &mut Rng, count: usize) -> RegionLenders {
+        let roomy = rng.pick(&[0, 0, 300, 1000]);
+        let lenders = (0..count)
+            .map(|index| RegionLender::new(index, Incarnation(index as u64 + 1), rng.chance(roomy)));
+        RegionLenders {
+            lenders: lenders.collect(),
+            newest: count as u64,
         }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.lenders.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &RegionLender> {
+        self.lenders.iter()
+    }
+
+    /// The lenders' addresses, as the settings have them.
+    pub(super) fn addresses(&self) -> Vec<String> {
+        (0..self.lenders.len()).map(|index| format!("l{index}")).collect()
+    }
+
+    /// Kills a lender's process; with `memory`, its machine.
+    pub(super) fn kill(&mut self, lender: usize, memory: bool) {
         let next = self.next_incarnation();
         match memory {
-            true => self.machines[machine].lose(next),
-            false => self.machines[machine].kill(),
+            true => self.lenders[lender].lose(next),
+            false => self.lenders[lender].kill(),
         }
-        self.coverage.hit(match memory {
-            true => "region: lenders whose memory was lost",
-            false => "region: lenders whose process died",
-        });
-        self.tell(|| format!("lender {machine} dies, its memory too: {memory}"));
-        self.break_conns_to(machine);
-        let ms = self.rng.pick(&[5, 30, 300]);
-        self.after_ms(ms, Event::MachineUp { machine });
     }
 
-    pub(super) fn start_machine(&mut self, machine: usize) {
-        if self.machines[machine].up {
+    /// Starts a lender's process, unless it runs.
+    pub(super) fn start(&mut self, kernel: &mut RegionKernel, lender: usize) {
+        if self.lenders[lender].up {
             return;
         }
-        let planted = self.planted;
-        self.machines[machine].up = true;
-        let journals: Vec<JournalId> = self.machines[machine].windows.keys().copied().collect();
+        self.lenders[lender].up = true;
+        let journals: Vec<JournalId> = self.lenders[lender].windows.keys().copied().collect();
         for journal in journals {
             let next = self.next_incarnation();
-            self.machines[machine]
-                .window(journal)
-                .start(journal, next, planted);
+            let window = self.lenders[lender].window(journal);
+            window.start(journal, next, kernel.planted());
         }
-        self.tell(|| format!("lender {machine} is up"));
+        kernel.tell(|| format!("lender {lender} is up"));
     }
 
-    fn next_incarnation(&mut self) -> Incarnation {
-        self.incarnations += 1;
-        Incarnation(self.incarnations)
+    /// Ends all pauses.
+    pub(super) fn heal(&mut self) {
+        for lender in &mut self.lenders {
+            lender.paused_until = Time(0);
+        }
     }
 
     /// Number of members of `view` that still have the memory they held for it.
     pub(super) fn intact(&self, view: &View) -> usize {
-        let is =
-            |member: &&ViewMember| self.machines[lender_at(&member.address)].is_intact(member, view.journal);
-        view.members.iter().filter(is).count()
+        view.members
+            .iter()
+            .filter(|member| self.has_kept(view, member))
+            .count()
     }
 
-    /// Whether every journal that may still be read can be read without this lender.
-    pub(super) fn can_spare(&self, machine: usize) -> bool {
-        self.views().all(|view| {
-            let its = |member: &&ViewMember| {
-                let at = lender_at(&member.address);
-                at == machine && self.machines[at].is_intact(member, view.journal)
-            };
-            let left = self.intact(view) - view.members.iter().filter(its).count();
-            left >= view.answers()
-        })
+    /// The same without one lender.
+    pub(super) fn intact_without(&self, view: &View, lender: usize) -> usize {
+        let its = |member: &&ViewMember| lender_at(&member.address) == lender && self.has_kept(view, member);
+        self.intact(view) - view.members.iter().filter(its).count()
+    }
+
+    fn has_kept(&self, view: &View, member: &ViewMember) -> bool {
+        self.lenders[lender_at(&member.address)].is_intact(member, view.journal)
+    }
+
+    fn next_incarnation(&mut self) -> Incarnation {
+        self.newest += 1;
+        Incarnation(self.newest)
+    }
+}
+
+impl Index<usize> for RegionLenders {
+    type Output = RegionLender;
+
+    fn index(&self, lender: usize) -> &RegionLender {
+        &self.lenders[lender]
+    }
+}
+
+impl IndexMut<usize> for RegionLenders {
+    fn index_mut(&mut self, lender: usize) -> &mut RegionLender {
+        &mut self.lenders[lender]
     }
 }

@@ -1,129 +1,137 @@
 //! Fault injection into a region: now and then one of the faults of its profile.
 
-use netram_proto::planted::PlantedFault;
 use netram_proto::time::Nanos;
 use netram_shared_machine::NodeId;
-use netram_shared_machine::server::SessionId;
 
-use super::process::RegionProcess;
+use super::kernel::Event;
+use super::life::{kill_process, pause_node};
+use super::link_events::silence_link;
+use super::node_events::settle;
 use super::profile::RegionFault;
-use super::{Event, World};
+use super::program::commit_open;
+use super::server_events::kill_server;
+use super::world::World;
 
-impl World {
-    pub(super) fn plan_nemesis(&mut self) {
-        if self.profile.faults.is_empty() {
-            return;
-        }
-        let us = self.rng.below(2 * self.profile.fault_interval.0 / 1000);
-        self.at(Nanos::from_us(us), Event::Nemesis);
+pub(super) fn plan_nemesis(world: &mut World) {
+    if world.kernel.profile.faults.is_empty() {
+        return;
     }
+    let interval = world.kernel.profile.fault_interval;
+    let us = world.kernel.rng.below(2 * interval.0 / 1000);
+    world.kernel.at(Nanos::from_us(us), Event::Nemesis);
+}
 
-    pub(super) fn on_nemesis(&mut self) {
-        if self.calm_since.is_some() {
-            return;
-        }
-        let at = self.rng.index(self.profile.faults.len());
-        let action = self.profile.faults[at];
-        self.trace.mark(self.now, 22, action as u64);
-        self.inject_fault(action);
-        self.plan_nemesis();
+pub(super) fn on_nemesis(world: &mut World) {
+    if world.kernel.is_calm() {
+        return;
     }
+    let at = world.kernel.rng.index(world.kernel.profile.faults.len());
+    let action = world.kernel.profile.faults[at];
+    world.kernel.mark(22, action as u64);
+    inject_fault(world, action);
+    plan_nemesis(world);
+}
 
-    fn inject_fault(&mut self, action: RegionFault) {
-        let slot = self.rng.index(self.slots.len());
-        let machine = self.rng.index(self.machines.len());
-        let ms = self.rng.pick(&[5, 40, 150, 500]);
-        let until = self.now + Nanos::from_ms(ms);
-        match action {
-            RegionFault::BreakLink => {
-                let sessions: Vec<SessionId> = self.node_links.keys().copied().collect();
-                if !sessions.is_empty() {
-                    let session = sessions[self.rng.index(sessions.len())];
-                    self.break_node_link(session);
-                    self.coverage.hit("region: links broken");
-                }
+fn inject_fault(world: &mut World, action: RegionFault) {
+    let slot = world.kernel.rng.index(world.slots.len());
+    let lender = world.kernel.rng.index(world.lenders.len());
+    let ms = world.kernel.rng.pick(&[5, 40, 150, 500]);
+    let until = world.kernel.now() + Nanos::from_ms(ms);
+    match action {
+        RegionFault::BreakLink => {
+            let sessions = world.node_links.sessions();
+            if !sessions.is_empty() {
+                let session = sessions[world.kernel.rng.index(sessions.len())];
+                world.node_links.break_link(&mut world.kernel, session);
+                world.kernel.hit("region: links broken");
             }
-            RegionFault::SilenceLink => self.silence_link(),
-            RegionFault::BreakConn => {
-                let conns = self.open_conns();
-                if !conns.is_empty() {
-                    let conn = conns[self.rng.index(conns.len())];
-                    self.break_conn(conn);
-                }
-            }
-            RegionFault::Partition => {
-                let host = self.rng.index(self.slots.len() + 1);
-                self.blocked[host][machine] = until;
-                self.coverage.hit("region: partitions from lenders");
-            }
-            RegionFault::PartitionServer => {
-                self.slots[slot].cut_off_until = until;
-                self.coverage.hit("region: nodes cut off from the server");
-            }
-            RegionFault::PauseNode => self.pause_node(slot, Nanos::from_ms(ms)),
-            RegionFault::PauseServer => {
-                self.server.paused_until = until;
-                self.coverage.hit("region: servers that stood still");
-            }
-            RegionFault::KillNode => self.kill_process(slot, false),
-            RegionFault::CutNode => {
-                self.kill_process(slot, true);
-                self.coverage.hit("region: nodes whose machine lost power");
-            }
-            RegionFault::KillServer => self.kill_server(),
-            RegionFault::KillLender => self.kill_machine(machine, false),
-            RegionFault::LoseLender => {
-                if self.profile.beyond_budget || self.can_spare(machine) {
-                    self.kill_machine(machine, true);
-                }
-            }
-            RegionFault::PauseLender => self.machines[machine].paused_until = until,
-            RegionFault::SlowDisk => self.server.slow_until = until,
         }
+        RegionFault::SilenceLink => silence_link(world),
+        RegionFault::BreakConn => {
+            let conns = world.network.open_conns();
+            if !conns.is_empty() {
+                let conn = conns[world.kernel.rng.index(conns.len())];
+                world.network.break_conn(&mut world.kernel, conn);
+            }
+        }
+        RegionFault::Partition => {
+            let host = world.kernel.rng.index(world.slots.len() + 1);
+            world.network.block(host, lender, until);
+            world.kernel.hit("region: partitions from lenders");
+        }
+        RegionFault::PartitionServer => {
+            world.slots[slot].cut_off_until = until;
+            world.kernel.hit("region: nodes cut off from the server");
+        }
+        RegionFault::PauseNode => pause_node(world, slot, Nanos::from_ms(ms)),
+        RegionFault::PauseServer => {
+            world.server.paused_until = until;
+            world.kernel.hit("region: servers that stood still");
+        }
+        RegionFault::KillNode => kill_process(world, slot, false),
+        RegionFault::CutNode => {
+            kill_process(world, slot, true);
+            world.kernel.hit("region: nodes whose machine lost power");
+        }
+        RegionFault::KillServer => kill_server(world),
+        RegionFault::KillLender => kill_lender(world, lender, false),
+        RegionFault::LoseLender => {
+            if world.kernel.profile.beyond_budget || world.can_spare(lender) {
+                kill_lender(world, lender, true);
+            }
+        }
+        RegionFault::PauseLender => world.lenders[lender].paused_until = until,
+        RegionFault::SlowDisk => world.server.slow_until = until,
     }
+}
 
-    /// Lets a node commit an open transaction while the server, which holds it to be dead, reads its journal:
-    /// between its members' answers, or between their fences.
-    pub(super) fn provoke_late_commit(&mut self, node: NodeId) {
-        if self.calm_since.is_some() || !self.rng.chance(self.profile.late_commits_permille) {
-            return;
-        }
-        let lives = |process: &&RegionProcess| process.node.id() == Some(node);
-        let found = (0..self.slots.len()).find_map(|slot| {
-            let process = self.slots[slot].process.as_ref().filter(lives)?;
-            Some((slot, process.life))
-        });
-        let Some((slot, life)) = found else {
-            return;
-        };
-        for _ in 0..2 {
-            let us = self.rng.below(6 * self.profile.latency_us.1);
-            self.at(Nanos::from_us(us), Event::LateCommit { slot, life });
-        }
+/// Lets a node commit an open transaction while the server, which holds it to be dead, reads its journal:
+/// between its members' answers, or between their fences.
+pub(super) fn provoke_late_commit(world: &mut World, node: NodeId) {
+    let permille = world.kernel.profile.late_commits_permille;
+    if world.kernel.is_calm() || !world.kernel.rng.chance(permille) {
+        return;
     }
+    let Some((slot, process)) = world.slots.process_of(node) else {
+        return;
+    };
+    let life = process.life;
+    for _ in 0..2 {
+        let us = world.kernel.rng.below(6 * world.kernel.profile.latency_us.1);
+        world
+            .kernel
+            .at(Nanos::from_us(us), Event::LateCommit { slot, life });
+    }
+}
 
-    pub(super) fn on_late_commit(&mut self, slot: usize, life: u64) {
-        if self.calm_since.is_some() || self.slots[slot].alive(life).is_none() {
-            return;
-        }
-        self.slots[slot].paused_until = self.slots[slot].paused_until.min(self.now);
-        if self.commit_open(slot) {
-            self.coverage
-                .hit("region: commits while the node's journal was read");
-        }
-        self.settle(slot);
+pub(super) fn on_late_commit(world: &mut World, slot: usize, life: u64) {
+    if world.kernel.is_calm() || world.slots[slot].alive(life).is_none() {
+        return;
     }
+    let paused_until = &mut world.slots[slot].paused_until;
+    *paused_until = (*paused_until).min(world.kernel.now());
+    if commit_open(world, slot) {
+        world
+            .kernel
+            .hit("region: commits while the node's journal was read");
+    }
+    settle(world, slot);
+}
 
-    /// Lets a node stand still and then handle everything that has waited: its process was stopped, or its
-    /// machine slept.
-    pub(super) fn pause_node(&mut self, slot: usize, span: Nanos) {
-        self.slots[slot].paused_until = self.now + span;
-        if self.planted.is(PlantedFault::SleepStopsClock) {
-            self.slots[slot].clock_lag.0 += span.0;
-        }
-        if let Some(process) = &mut self.slots[slot].process {
-            process.was_paused = true;
-        }
-        self.tell(|| format!("slot {slot} sleeps for {} ms", span.ms()));
+/// Kills a lender's process; with `memory`, its machine.
+pub(super) fn kill_lender(world: &mut World, lender: usize, memory: bool) {
+    if !world.lenders[lender].up {
+        return;
     }
+    world.lenders.kill(lender, memory);
+    world.kernel.hit(match memory {
+        true => "region: lenders whose memory was lost",
+        false => "region: lenders whose process died",
+    });
+    world
+        .kernel
+        .tell(|| format!("lender {lender} dies, its memory too: {memory}"));
+    world.network.break_conns_to(&mut world.kernel, lender);
+    let ms = world.kernel.rng.pick(&[5, 30, 300]);
+    world.kernel.after_ms(ms, Event::LenderUp { lender });
 }

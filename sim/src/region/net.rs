@@ -1,10 +1,11 @@
 //! Connections to lenders: two lanes of frames, each in order and whole until it breaks; then a tail is lost.
+//! Frames that arrive for a connection's owner are passed on by `delivery`.
 
 use netram_proto::id::JournalId;
-use netram_proto::time::Nanos;
-use netram_proto::wire::Frame;
+use netram_proto::time::{Nanos, Time};
 
-use super::{Event, World};
+use super::kernel::{Event, RegionKernel};
+use super::lenders::RegionLenders;
 use crate::event::FrameDirection;
 use crate::lane_pair::LanePair;
 use crate::lender::PacketOutcome;
@@ -21,32 +22,41 @@ pub(super) enum ConnectionOwner {
     Query(usize),
 }
 
+/// One connection of an owner to a lender.
 #[derive(Clone, Debug)]
-pub(super) struct RegionConnection {
+struct RegionConnection {
     owner: ConnectionOwner,
     /// Index under which its owner knows the lender.
     index: usize,
     host: usize,
-    machine: usize,
+    lender: usize,
     journal: JournalId,
     open: bool,
     boot: u32,
     lanes: LanePair,
 }
 
-impl RegionConnection {
-    pub(super) fn host(&self) -> usize {
-        self.host
-    }
+/// The network between hosts and lenders. The last host is the server.
+pub(super) struct RegionNetwork {
+    conns: Vec<RegionConnection>,
+    /// `[host][lender]`: frames are blocked until this time.
+    blocked: Vec<Vec<Time>>,
 }
 
-impl World {
+impl RegionNetwork {
+    pub(super) fn new(hosts: usize, lenders: usize) -> RegionNetwork {
+        RegionNetwork {
+            conns: Vec::new(),
+            blocked: vec![vec![Time(0); lenders]; hosts],
+        }
+    }
+
+    /// Begins to connect a host to a lender, which the owner knows by `index`, for a journal.
     pub(super) fn connect(
         &mut self,
-        owner: ConnectionOwner,
-        index: usize,
-        host: usize,
-        machine: usize,
+        kernel: &mut RegionKernel,
+        (owner, index): (ConnectionOwner, usize),
+        (host, lender): (usize, usize),
         journal: JournalId,
     ) -> usize {
         let conn = self.conns.len();
@@ -54,117 +64,146 @@ impl World {
             owner,
             index,
             host,
-            machine,
+            lender,
             journal,
             open: true,
             boot: 0,
             lanes: LanePair::default(),
         });
-        let delay = Nanos(self.latency().0 + self.latency().0);
-        self.at(delay, Event::Connected { conn });
+        let delay = Nanos(kernel.latency().0 + kernel.latency().0);
+        kernel.at(delay, Event::Connected { conn });
         conn
     }
 
-    pub(super) fn on_connected(&mut self, conn: usize) {
-        let RegionConnection { host, machine, .. } = self.conns[conn];
-        if !self.conns[conn].open {
-            return;
+    /// Handles the end of connecting: whether it succeeded. `None`: the owner has given it up.
+    pub(super) fn connected(
+        &mut self,
+        kernel: &RegionKernel,
+        lenders: &RegionLenders,
+        conn: usize,
+    ) -> Option<bool> {
+        let conn = &mut self.conns[conn];
+        if !conn.open {
+            return None;
         }
-        if self.machines[machine].up && self.blocked[host][machine] <= self.now {
-            self.conns[conn].boot = self.machines[machine].boot;
-            self.owner_linked(conn);
+        let lender = &lenders[conn.lender];
+        if lender.up && self.blocked[conn.host][conn.lender] <= kernel.now() {
+            conn.boot = lender.boot;
         } else {
-            self.conns[conn].open = false;
-            self.owner_lost(conn);
+            conn.open = false;
         }
+        Some(conn.open)
+    }
+
+    pub(super) fn is_open(&self, conn: usize) -> bool {
+        self.conns[conn].open
+    }
+
+    pub(super) fn host_of(&self, conn: usize) -> usize {
+        self.conns[conn].host
+    }
+
+    /// The owner, and the index by which it knows the lender.
+    pub(super) fn owner_of(&self, conn: usize) -> (ConnectionOwner, usize) {
+        let RegionConnection { owner, index, .. } = self.conns[conn];
+        (owner, index)
     }
 
     pub(super) fn has_room(&self, conn: usize) -> bool {
         self.conns[conn].lanes.packets_up() < LANE_FRAMES_MAX
     }
 
-    pub(super) fn send_frame(&mut self, conn: usize, way: FrameDirection, packet: Vec<u8>) {
-        let at = self.now + self.latency();
+    pub(super) fn send(
+        &mut self,
+        kernel: &mut RegionKernel,
+        conn: usize,
+        way: FrameDirection,
+        packet: Vec<u8>,
+    ) {
+        let at = kernel.now() + kernel.latency();
         let at = self.conns[conn].lanes.push(way, packet, at);
-        self.queue.push(at, Event::Frame { conn, way });
+        kernel.push(at, Event::Frame { conn, way });
     }
 
-    pub(super) fn on_frame(&mut self, conn: usize, way: FrameDirection) {
+    /// Handles the arrival of a lane's next frame, unless its receiver stands still or cannot be reached.
+    /// Lenders answer at once. Returns a frame for the connection's owner.
+    pub(super) fn arrive(
+        &mut self,
+        kernel: &mut RegionKernel,
+        lenders: &mut RegionLenders,
+        (conn, way): (usize, FrameDirection),
+        owner_paused_until: Time,
+    ) -> Option<Vec<u8>> {
         let RegionConnection {
             host,
-            machine,
+            lender,
             open,
             boot,
             journal,
             ..
         } = self.conns[conn];
         let paused = match way {
-            FrameDirection::Up => self.machines[machine].paused_until,
-            FrameDirection::Down => self.paused_until(host),
+            FrameDirection::Up => lenders[lender].paused_until,
+            FrameDirection::Down => owner_paused_until,
         };
-        let wait = paused.max(self.blocked[host][machine]);
-        if wait > self.now {
-            return self.queue.push(wait, Event::Frame { conn, way });
+        let wait = paused.max(self.blocked[host][lender]);
+        if wait > kernel.now() {
+            kernel.push(wait, Event::Frame { conn, way });
+            return None;
         }
-        let Some(packet) = self.conns[conn].lanes.pop(way) else {
-            return;
-        };
+        let packet = self.conns[conn].lanes.pop(way)?;
         match way {
-            FrameDirection::Up if !self.machines[machine].up || self.machines[machine].boot != boot => {
-                self.break_conn(conn);
+            FrameDirection::Up if !lenders[lender].up || lenders[lender].boot != boot => {
+                self.break_conn(kernel, conn);
             }
             FrameDirection::Up => {
-                let planted = self.planted;
-                let outcome = self.machines[machine].on_packet(conn, &packet, journal, planted);
-                self.answer(conn, outcome);
+                let outcome = lenders[lender].on_packet(conn, &packet, journal, kernel.planted());
+                self.answer(kernel, conn, outcome);
             }
-            FrameDirection::Down if open => self.deliver_to_owner(conn, &packet),
+            FrameDirection::Down if open => return Some(packet),
             FrameDirection::Down => (),
         }
+        None
     }
 
-    fn answer(&mut self, conn: usize, outcome: PacketOutcome) {
+    fn answer(&mut self, kernel: &mut RegionKernel, conn: usize, outcome: PacketOutcome) {
         match outcome {
             PacketOutcome::Reply(reply) if self.conns[conn].open => {
-                self.send_frame(conn, FrameDirection::Down, reply)
+                self.send(kernel, conn, FrameDirection::Down, reply)
             }
             PacketOutcome::Reply(_) | PacketOutcome::Nothing => (),
-            PacketOutcome::Ended => self.break_conn(conn),
+            PacketOutcome::Ended => self.break_conn(kernel, conn),
             PacketOutcome::Died => unreachable!("no lender of this world dies in an append"),
         }
     }
 
     /// Breaks a connection: some frames on the way still arrive, the rest are lost. Its owner learns of it
     /// later.
-    pub(super) fn break_conn(&mut self, conn: usize) {
+    pub(super) fn break_conn(&mut self, kernel: &mut RegionKernel, conn: usize) {
         if self.conns[conn].open {
-            self.conns[conn].lanes.cut(&mut self.rng);
-            let delay = self.latency();
-            self.at(delay, Event::Closed { conn });
-        }
-    }
-
-    pub(super) fn on_closed(&mut self, conn: usize) {
-        if self.conns[conn].open {
-            self.close_conn(conn);
-            self.owner_lost(conn);
+            self.conns[conn].lanes.cut(&mut kernel.rng);
+            let delay = kernel.latency();
+            kernel.at(delay, Event::Closed { conn });
         }
     }
 
     /// Closes a connection because its owner closes it or is dead. Frames on the way up may still arrive.
-    pub(super) fn close_conn(&mut self, conn: usize) {
-        self.conns[conn].open = false;
-        self.conns[conn].lanes.cut(&mut self.rng);
-        let RegionConnection { machine, journal, .. } = self.conns[conn];
-        if self.conns[conn].lanes.packets_up() == 0 {
-            self.machines[machine].forget(conn, journal);
+    pub(super) fn close(&mut self, kernel: &mut RegionKernel, lenders: &mut RegionLenders, conn: usize) {
+        let (number, conn) = (conn, &mut self.conns[conn]);
+        conn.open = false;
+        conn.lanes.cut(&mut kernel.rng);
+        if conn.lanes.packets_up() == 0 {
+            lenders[conn.lender].forget(number, conn.journal);
         }
     }
 
-    pub(super) fn break_conns_to(&mut self, machine: usize) {
-        let open = |conn: &usize| self.conns[*conn].open && self.conns[*conn].machine == machine;
-        let conns: Vec<usize> = (0..self.conns.len()).filter(open).collect();
-        conns.into_iter().for_each(|conn| self.break_conn(conn));
+    /// Breaks all connections to a lender.
+    pub(super) fn break_conns_to(&mut self, kernel: &mut RegionKernel, lender: usize) {
+        for conn in self.open_conns() {
+            if self.conns[conn].lender == lender {
+                self.break_conn(kernel, conn);
+            }
+        }
     }
 
     /// Connections that are up.
@@ -174,30 +213,15 @@ impl World {
             .collect()
     }
 
-    fn owner_linked(&mut self, conn: usize) {
-        let RegionConnection { owner, index, .. } = self.conns[conn];
-        match owner {
-            ConnectionOwner::Process { slot, life } => self.lender_linked(slot, life, index),
-            ConnectionOwner::Query(query) => self.query_linked(query, index),
-        }
+    /// Blocks frames between a host and a lender until a time.
+    pub(super) fn block(&mut self, host: usize, lender: usize, until: Time) {
+        self.blocked[host][lender] = until;
     }
 
-    fn owner_lost(&mut self, conn: usize) {
-        let RegionConnection { owner, index, .. } = self.conns[conn];
-        match owner {
-            ConnectionOwner::Process { slot, life } => self.lender_lost(slot, life, index),
-            ConnectionOwner::Query(query) => self.query_lost(query, index),
-        }
-    }
-
-    fn deliver_to_owner(&mut self, conn: usize, packet: &[u8]) {
-        let RegionConnection { owner, index, .. } = self.conns[conn];
-        let Ok(frame) = Frame::parse(packet) else {
-            return self.break_conn(conn);
-        };
-        match owner {
-            ConnectionOwner::Process { slot, life } => self.on_lender_frame(slot, life, index, &frame),
-            ConnectionOwner::Query(query) => self.on_query_frame(query, index, &frame),
+    /// Ends all partitions.
+    pub(super) fn heal(&mut self) {
+        for host in &mut self.blocked {
+            host.fill(Time(0));
         }
     }
 }

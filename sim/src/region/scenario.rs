@@ -1,11 +1,16 @@
 //! Scenarios of a region's world. Each makes one thing happen again and again, beside the world's faults.
 
 use netram_proto::time::Nanos;
-use netram_shared_machine::{LockId, LockMode};
+use netram_shared_machine::LockId;
 
-use super::process::TxnPhase;
+use super::kernel::Event;
+use super::life::{kill_process, pause_node};
+use super::nemesis::kill_lender;
+use super::node_events::settle;
 use super::profile::{LEASE, RegionFault, RegionProfile};
-use super::{Event, World};
+use super::program::begin_to_write;
+use super::server_events::kill_server;
+use super::world::World;
 use crate::rng::Rng;
 
 /// Longest time until another node gets a dead node's lock: the lease, a reading, and queues.
@@ -86,104 +91,99 @@ impl RegionScenario {
     }
 }
 
-impl World {
-    pub(super) fn plan_scenario(&mut self) {
-        let every = self.profile.scenario.every();
-        let ms = self.rng.between(every / 2, every);
-        self.after_ms(ms, Event::Scenario);
-    }
+pub(super) fn plan_scenario(world: &mut World) {
+    let every = world.kernel.profile.scenario.every();
+    let ms = world.kernel.rng.between(every / 2, every);
+    world.kernel.after_ms(ms, Event::Scenario);
+}
 
-    pub(super) fn on_scenario(&mut self) {
-        if self.calm_since.is_some() {
-            return;
-        }
-        let slot = self.rng.index(self.slots.len());
-        match self.profile.scenario {
-            RegionScenario::Any | RegionScenario::Trimming => (),
-            RegionScenario::Logs => self.everything_dies(),
-            RegionScenario::Joining => {
-                let now = self.local(slot);
-                if let Some(process) = &mut self.slots[slot].process
-                    && process.is_whole()
-                {
-                    process.node.leave();
-                    process.node.on_tick(now);
-                    self.settle(slot);
-                }
+pub(super) fn on_scenario(world: &mut World) {
+    if world.kernel.is_calm() {
+        return;
+    }
+    let slot = world.kernel.rng.index(world.slots.len());
+    match world.kernel.profile.scenario {
+        RegionScenario::Any | RegionScenario::Trimming => (),
+        RegionScenario::Logs => everything_dies(world),
+        RegionScenario::Joining => {
+            let now = world.local(slot);
+            if let Some(process) = &mut world.slots[slot].process
+                && process.is_whole()
+            {
+                process.node.leave();
+                process.node.on_tick(now);
+                settle(world, slot);
             }
-            RegionScenario::TokenHolder => self.holder_dies(),
-            RegionScenario::Server => self.kill_server(),
-            RegionScenario::Member => self.member_dies(),
-            RegionScenario::Sleeper => self.pause_token_holder(),
         }
-        self.plan_scenario();
+        RegionScenario::TokenHolder => holder_dies(world),
+        RegionScenario::Server => kill_server(world),
+        RegionScenario::Member => member_dies(world),
+        RegionScenario::Sleeper => pause_token_holder(world),
     }
+    plan_scenario(world);
+}
 
-    fn everything_dies(&mut self) {
-        self.coverage.hit("region: deaths of everything but the lenders");
-        self.kill_server();
-        for slot in 0..self.slots.len() {
-            let power_cut = self.rng.chance(500);
-            self.kill_process(slot, power_cut);
-        }
+fn everything_dies(world: &mut World) {
+    world.kernel.hit("region: deaths of everything but the lenders");
+    kill_server(world);
+    for slot in 0..world.slots.len() {
+        let power_cut = world.kernel.rng.chance(500);
+        kill_process(world, slot, power_cut);
     }
+}
 
-    /// A lock that a slot's transaction holds exclusively.
-    fn exclusive_lock(&self, slot: usize) -> Option<LockId> {
-        let process = self.slots[slot].process.as_ref()?;
-        let open = |phase| matches!(phase, TxnPhase::Ready | TxnPhase::Committing(_));
-        let txns = process.txns.iter().filter(|txn| open(txn.phase));
-        let mut held = txns.flat_map(|txn| process.node.tokens().held_locks(txn.id));
-        let held = held.find(|held| held.hold == LockMode::Exclusive);
-        held.map(|held| held.lock)
+/// Kills a node that has a token while another node wants it.
+fn holder_dies(world: &mut World) {
+    let holders: Vec<(usize, LockId)> = (0..world.slots.len())
+        .filter_map(|slot| Some((slot, exclusive_lock(world, slot)?)))
+        .collect();
+    if holders.is_empty() {
+        return;
     }
-
-    /// Kills a node that has a token while another node wants it.
-    fn holder_dies(&mut self) {
-        let holders: Vec<(usize, LockId)> = (0..self.slots.len())
-            .filter_map(|slot| Some((slot, self.exclusive_lock(slot)?)))
-            .collect();
-        if holders.is_empty() {
-            return;
-        }
-        let (slot, lock) = holders[self.rng.index(holders.len())];
-        let other = (slot + 1) % self.slots.len();
-        let whole = self.slots[other].process.as_ref();
-        if !whole.is_some_and(|process| process.is_whole()) {
-            return;
-        }
-        self.coverage.hit("region: nodes that died with a token");
-        let power_cut = self.rng.chance(300);
-        self.kill_process(slot, power_cut);
-        self.begin_to_write(other, lock, FAILOVER_MAX);
-        self.settle(other);
+    let (slot, lock) = holders[world.kernel.rng.index(holders.len())];
+    let other = (slot + 1) % world.slots.len();
+    let whole = world.slots[other].process.as_ref();
+    if !whole.is_some_and(|process| process.is_whole()) {
+        return;
     }
+    world.kernel.hit("region: nodes that died with a token");
+    let power_cut = world.kernel.rng.chance(300);
+    kill_process(world, slot, power_cut);
+    begin_to_write(world, other, lock, FAILOVER_MAX);
+    settle(world, other);
+}
 
-    fn member_dies(&mut self) {
-        let machine = self.rng.index(self.machines.len());
-        let memory = self.rng.chance(700);
-        if !memory || self.can_spare(machine) {
-            self.kill_machine(machine, memory);
-        }
+fn member_dies(world: &mut World) {
+    let lender = world.kernel.rng.index(world.lenders.len());
+    let memory = world.kernel.rng.chance(700);
+    if !memory || world.can_spare(lender) {
+        kill_lender(world, lender, memory);
     }
+}
 
-    fn pause_token_holder(&mut self) {
-        let open = |slot: &usize| self.exclusive_lock(*slot).is_some();
-        let sleepers: Vec<usize> = (0..self.slots.len()).filter(open).collect();
-        if !sleepers.is_empty() {
-            let slot = sleepers[self.rng.index(sleepers.len())];
-            let extra = Nanos::from_ms(self.rng.pick(&[10, 100, 300, 1500]));
-            self.pause_node(slot, Nanos(LEASE.0 + extra.0));
-            self.coverage.hit("region: nodes that slept with a token");
-            // Its lenders notice. When it wakes up it reconnects to them before it hears of its server,
-            // perhaps to some that have forgotten it.
-            if self.rng.chance(500) {
-                self.slots[slot].cut_off_until = self.now + Nanos(LEASE.0 + extra.0) + AWAKE_ALONE;
-                let conns: Vec<usize> = (0..self.profile.lenders)
-                    .filter_map(|index| self.slots[slot].conn(index))
-                    .collect();
-                conns.into_iter().for_each(|conn| self.break_conn(conn));
+fn pause_token_holder(world: &mut World) {
+    let open = |slot: &usize| exclusive_lock(world, *slot).is_some();
+    let sleepers: Vec<usize> = (0..world.slots.len()).filter(open).collect();
+    if !sleepers.is_empty() {
+        let slot = sleepers[world.kernel.rng.index(sleepers.len())];
+        let extra = Nanos::from_ms(world.kernel.rng.pick(&[10, 100, 300, 1500]));
+        pause_node(world, slot, Nanos(LEASE.0 + extra.0));
+        world.kernel.hit("region: nodes that slept with a token");
+        // Its lenders notice. When it wakes up it reconnects to them before it hears of its server, perhaps
+        // to some that have forgotten it.
+        if world.kernel.rng.chance(500) {
+            world.slots[slot].cut_off_until = world.kernel.now() + Nanos(LEASE.0 + extra.0) + AWAKE_ALONE;
+            let conns: Vec<usize> = (0..world.kernel.profile.lenders)
+                .filter_map(|index| world.slots[slot].conn(index))
+                .collect();
+            for conn in conns {
+                world.network.break_conn(&mut world.kernel, conn);
             }
         }
     }
+}
+
+/// A lock that a slot's transaction holds exclusively.
+fn exclusive_lock(world: &World, slot: usize) -> Option<LockId> {
+    world.slots[slot].process.as_ref()?.exclusive_lock()
 }
