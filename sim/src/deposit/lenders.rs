@@ -11,7 +11,7 @@ use netram_proto::planted::FaultSwitch;
 use netram_proto::time::Time;
 use netram_proto::wire::{Frame, FrameHeader, FrameKind};
 
-use super::LEASE;
+use super::kernel::LEASE;
 use super::owner::PAGE;
 use crate::rng::Rng;
 
@@ -86,6 +86,15 @@ impl DepositLender {
         self.limit = None;
         self.boot += 1;
         self.deposits.clear();
+    }
+
+    /// Ends all its faults.
+    pub(super) fn heal(&mut self, room: u32) {
+        self.up = true;
+        self.room = room;
+        self.paused_until = Time(0);
+        self.leaving = false;
+        self.limit = None;
     }
 
     pub(super) fn end_leases(&mut self, now: Time) {

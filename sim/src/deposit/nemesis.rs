@@ -3,197 +3,205 @@
 use netram_proto::time::Nanos;
 use netram_proto::wire::{FrameHeader, FrameKind};
 
+use super::delivery::on_closed;
+use super::disk_events::{fill_disk, inject_disk_fault, stall_disk};
+use super::kernel::{Event, LEASE};
+use super::net::DepositConnection;
+use super::pressure::press;
 use super::profile::DepositFault;
 use super::spill::SpillFault;
-use super::{Event, LEASE, World};
+use super::world::World;
 use crate::event::FrameDirection;
 
-impl World {
-    pub(super) fn plan_nemesis(&mut self) {
-        if !self.profile.faults.is_empty() {
-            let us = self.rng.below(2 * self.profile.fault_interval.0 / 1000);
-            self.at(Nanos::from_us(us + 1), Event::Nemesis);
-        }
+pub(super) fn plan_nemesis(world: &mut World) {
+    if !world.kernel.profile.faults.is_empty() {
+        let interval = world.kernel.profile.fault_interval;
+        let us = world.kernel.rng.below(2 * interval.0 / 1000);
+        world.kernel.at(Nanos::from_us(us + 1), Event::Nemesis);
     }
+}
 
-    pub(super) fn on_nemesis(&mut self) {
-        if self.faults_over {
-            return;
-        }
-        let at = self.rng.index(self.profile.faults.len());
-        let action = self.profile.faults[at];
-        self.trace.mark(self.now, 31, action as u64);
-        self.inject_fault(action);
-        self.plan_nemesis();
+pub(super) fn on_nemesis(world: &mut World) {
+    if world.kernel.is_calm() {
+        return;
     }
+    let at = world.kernel.rng.index(world.kernel.profile.faults.len());
+    let action = world.kernel.profile.faults[at];
+    world.kernel.mark(31, action as u64);
+    inject_fault(world, action);
+    plan_nemesis(world);
+}
 
-    fn inject_fault(&mut self, action: DepositFault) {
-        // Within budget one fault comes at a time: bytes may be lost while one copy remains, which must stand
-        // until the loss is noticed.
-        if self.profile.within_budget && self.has_unnoticed() {
-            return;
-        }
-        // Without lenders, faults that need one are not drawn.
-        let lender = match self.machines.len() {
-            0 => 0,
-            count => self.rng.index(count),
-        };
-        let arena = self.rng.index(self.arenas.len());
-        match action {
-            DepositFault::Break => {
-                let open: Vec<usize> = (0..self.conns.len())
-                    .filter(|conn| self.conns[*conn].open)
-                    .collect();
-                if !open.is_empty() {
-                    let conn = open[self.rng.index(open.len())];
-                    self.tell(|| format!("connection {conn} breaks"));
-                    self.break_conn(conn);
-                    self.coverage.hit("far: connections broken");
-                }
-            }
-            DepositFault::Partition => self.partition(arena, lender),
-            DepositFault::Pause => {
-                // The longest pause is too long to wait for. The lease may end during it if the link breaks
-                // too.
-                let ms = self.rng.pick(&[5, 100, 1000, 3500]);
-                if ms >= 2000 && self.profile.within_budget {
-                    return;
-                }
-                let until = &mut self.machines[lender].paused_until;
-                *until = (*until).max(self.now + Nanos::from_ms(ms));
-                self.coverage.hit("far: lenders that stood still");
-            }
-            DepositFault::Kill => self.kill(lender),
-            DepositFault::WithdrawLender => self.withdraw(lender),
-            DepositFault::PressLender => {
-                let ms = self.rng.pick(&[50, 1000, 4000]);
-                self.press(lender, Nanos::from_ms(ms));
-            }
-            DepositFault::ResizeLender => {
-                let most = u64::from(self.profile.room[lender]);
-                self.machines[lender].room = self.rng.between(0, most) as u32;
-                self.coverage.hit("far: lenders with less room");
-            }
-            DepositFault::KillOwner => self.kill_owner(arena),
-            DepositFault::DiskFails => self.inject_disk_fault(arena, SpillFault::WriteError),
-            DepositFault::DiskTears => self.inject_disk_fault(arena, SpillFault::TornWrite),
-            DepositFault::DiskLoses => self.inject_disk_fault(arena, SpillFault::ReadError),
-            DepositFault::DiskStalls => {
-                let ms = self.rng.pick(&[20, 1000, 3000, 7000]);
-                self.stall_disk(arena, Nanos::from_ms(ms));
-            }
-            DepositFault::DiskRoom => self.fill_disk(arena),
-        }
+fn inject_fault(world: &mut World, action: DepositFault) {
+    // Within budget one fault comes at a time: bytes may be lost while one copy remains, which must stand
+    // until the loss is noticed.
+    if world.kernel.profile.within_budget && world.network.has_unnoticed() {
+        return;
     }
-
-    /// Blocks frames between an owner and a lender for a while.
-    fn partition(&mut self, arena: usize, lender: usize) {
-        let ms = self.rng.pick(&[20, 300, 2500, 3500, LEASE.ms() + 500]);
-        // A lender that is away for longer than the lease counts as dead.
-        if ms >= 2000 && self.profile.within_budget && !self.can_spare(lender) {
-            return;
-        }
-        self.tell(|| format!("owner {arena} and lender {lender} do not reach each other for {ms} ms"));
-        let until = &mut self.blocked[arena][lender];
-        *until = (*until).max(self.now + Nanos::from_ms(ms));
-        self.coverage.hit("far: partitions");
-        let conns = (0..self.conns.len()).filter(|conn| {
-            let conn = &self.conns[*conn];
-            conn.open && (conn.arena, conn.lender) == (arena, lender)
-        });
-        // The machines notice sooner or later.
-        for conn in conns.collect::<Vec<_>>() {
-            if self.rng.chance(700) {
-                self.break_conn(conn);
+    // Without lenders, faults that need one are not drawn.
+    let lender = match world.lenders.len() {
+        0 => 0,
+        count => world.kernel.rng.index(count),
+    };
+    let arena = world.kernel.rng.index(world.owners.len());
+    match action {
+        DepositFault::Break => {
+            let open = world.network.open_conns(|_| true);
+            if !open.is_empty() {
+                let conn = open[world.kernel.rng.index(open.len())];
+                world.kernel.tell(|| format!("connection {conn} breaks"));
+                world.network.break_conn(&mut world.kernel, conn);
+                world.kernel.hit("far: connections broken");
             }
         }
-    }
-
-    /// Whether every page of the lender has another copy, and no other lender is about to go.
-    fn can_spare(&self, lender: usize) -> bool {
-        let others = (0..self.machines.len()).filter(|other| *other != lender);
-        let sound = others.clone().all(|other| {
-            let machine = &self.machines[other];
-            machine.up && !machine.leaving && self.blocked.iter().all(|row| row[other] <= self.now)
-        });
-        let placed = self.arenas.iter().flatten().all(|arena| {
-            let status = arena.directory().status();
-            let linked = status
-                .lenders
-                .iter()
-                .enumerate()
-                .all(|(at, one)| at == lender || one.linked);
-            let file = status.spill.as_ref().is_none_or(|file| file.linked);
-            status.short == 0 && linked && file
-        });
-        sound && placed && self.disks_are_sound()
-    }
-
-    fn kill(&mut self, lender: usize) {
-        if self.profile.within_budget && !self.can_spare(lender) {
-            return;
-        }
-        if self.profile.within_budget {
-            self.cancel_disk_faults();
-        }
-        self.tell(|| format!("lender {lender} dies"));
-        self.machines[lender].die();
-        self.break_conns_to(lender);
-        self.coverage.hit("far: lenders that died");
-        let ms = self.rng.pick(&[1, 200, 3000]);
-        self.at(Nanos::from_ms(ms), Event::MachineUp { machine: lender });
-    }
-
-    /// Lets a lender announce its withdrawal. It stops a while later, or its operator cancels that.
-    fn withdraw(&mut self, lender: usize) {
-        if !self.machines[lender].up || self.machines[lender].leaving {
-            return;
-        }
-        let others = (0..self.machines.len()).filter(|other| *other != lender);
-        let nowhere = self.profile.spill == 0 && { others }.all(|other| self.machines[other].leaving);
-        if nowhere || (self.profile.within_budget && !self.can_spare(lender)) {
-            return;
-        }
-        self.tell(|| format!("lender {lender} is about to stop"));
-        self.machines[lender].leaving = true;
-        self.coverage.hit("far: lenders that were about to stop");
-        let ms = self.rng.pick(&[50, 1000, 3000]);
-        self.at(Nanos::from_ms(ms), Event::Stop { machine: lender });
-        let packet = FrameHeader::new(FrameKind::Withdraw).encode(0).to_vec();
-        for conn in 0..self.conns.len() {
-            if self.conns[conn].open && self.conns[conn].lender == lender {
-                self.send(conn, FrameDirection::Down, packet.clone());
+        DepositFault::Partition => partition(world, arena, lender),
+        DepositFault::Pause => {
+            // The longest pause is too long to wait for. The lease may end during it if the link breaks
+            // too.
+            let ms = world.kernel.rng.pick(&[5, 100, 1000, 3500]);
+            if ms >= 2000 && world.kernel.profile.within_budget {
+                return;
             }
+            let until = &mut world.lenders[lender].paused_until;
+            *until = (*until).max(world.kernel.now() + Nanos::from_ms(ms));
+            world.kernel.hit("far: lenders that stood still");
         }
+        DepositFault::Kill => kill(world, lender),
+        DepositFault::WithdrawLender => withdraw(world, lender),
+        DepositFault::PressLender => {
+            let ms = world.kernel.rng.pick(&[50, 1000, 4000]);
+            press(world, lender, Nanos::from_ms(ms));
+        }
+        DepositFault::ResizeLender => {
+            let most = u64::from(world.kernel.profile.room[lender]);
+            world.lenders[lender].room = world.kernel.rng.between(0, most) as u32;
+            world.kernel.hit("far: lenders with less room");
+        }
+        DepositFault::KillOwner => kill_owner(world, arena),
+        DepositFault::DiskFails => inject_disk_fault(world, arena, SpillFault::WriteError),
+        DepositFault::DiskTears => inject_disk_fault(world, arena, SpillFault::TornWrite),
+        DepositFault::DiskLoses => inject_disk_fault(world, arena, SpillFault::ReadError),
+        DepositFault::DiskStalls => {
+            let ms = world.kernel.rng.pick(&[20, 1000, 3000, 7000]);
+            stall_disk(world, arena, Nanos::from_ms(ms));
+        }
+        DepositFault::DiskRoom => fill_disk(world, arena),
     }
+}
 
-    pub(super) fn on_stop(&mut self, lender: usize) {
-        if self.faults_over || !self.machines[lender].leaving {
-            return;
-        }
-        let empty = self.machines[lender].slots_used() == 0;
-        self.coverage.hit(if empty {
-            "far: lenders that were left in time"
-        } else {
-            "far: lenders that were not left in time"
-        });
-        self.machines[lender].leaving = false;
-        if empty || !self.profile.within_budget {
-            self.kill(lender);
-        }
-        self.break_conns_to(lender);
+/// Blocks frames between an owner and a lender for a while.
+fn partition(world: &mut World, arena: usize, lender: usize) {
+    let ms = world.kernel.rng.pick(&[20, 300, 2500, 3500, LEASE.ms() + 500]);
+    // A lender that is away for longer than the lease counts as dead.
+    if ms >= 2000 && world.kernel.profile.within_budget && !can_spare(world, lender) {
+        return;
     }
+    world
+        .kernel
+        .tell(|| format!("owner {arena} and lender {lender} do not reach each other for {ms} ms"));
+    let until = world.kernel.now() + Nanos::from_ms(ms);
+    world.network.block(arena, lender, until);
+    world.kernel.hit("far: partitions");
+    let between = |conn: &DepositConnection| (conn.arena, conn.lender) == (arena, lender);
+    // The machines notice sooner or later.
+    for conn in world.network.open_conns(between) {
+        if world.kernel.rng.chance(700) {
+            world.network.break_conn(&mut world.kernel, conn);
+        }
+    }
+}
 
-    fn kill_owner(&mut self, arena: usize) {
-        let Some(owner) = self.arenas[arena].take() else {
-            return;
-        };
-        self.tell(|| format!("owner {arena} dies"));
-        self.coverage.hit("far: owners that died");
-        for conn in owner.conns.into_iter().flatten() {
-            self.on_closed(conn);
-        }
-        let ms = self.rng.pick(&[1, 500, 3000]);
-        self.at(Nanos::from_ms(ms), Event::ArenaUp { arena });
+/// Whether every page of the lender has another copy, and no other lender is about to go.
+fn can_spare(world: &World, lender: usize) -> bool {
+    let now = world.kernel.now();
+    let mut others = world
+        .lenders
+        .iter()
+        .enumerate()
+        .filter(|(other, _)| *other != lender);
+    let sound =
+        others.all(|(other, machine)| machine.up && !machine.leaving && world.network.reaches(other, now));
+    let placed = world.owners.living().all(|owner| {
+        let status = owner.directory().status();
+        let linked = status
+            .lenders
+            .iter()
+            .enumerate()
+            .all(|(at, one)| at == lender || one.linked);
+        let file = status.spill.as_ref().is_none_or(|file| file.linked);
+        status.short == 0 && linked && file
+    });
+    sound && placed && world.owners.disks_are_sound(now)
+}
+
+fn kill(world: &mut World, lender: usize) {
+    if world.kernel.profile.within_budget && !can_spare(world, lender) {
+        return;
     }
+    if world.kernel.profile.within_budget {
+        world.owners.cancel_disk_faults();
+    }
+    world.kernel.tell(|| format!("lender {lender} dies"));
+    world.lenders[lender].die();
+    world.network.break_conns_to(&mut world.kernel, lender);
+    world.kernel.hit("far: lenders that died");
+    let ms = world.kernel.rng.pick(&[1, 200, 3000]);
+    world.kernel.at(Nanos::from_ms(ms), Event::LenderUp { lender });
+}
+
+/// Lets a lender announce its withdrawal. It stops a while later, or its operator cancels that.
+fn withdraw(world: &mut World, lender: usize) {
+    if !world.lenders[lender].up || world.lenders[lender].leaving {
+        return;
+    }
+    let mut others = world
+        .lenders
+        .iter()
+        .enumerate()
+        .filter(|(other, _)| *other != lender);
+    let nowhere = world.kernel.profile.spill == 0 && others.all(|(_, machine)| machine.leaving);
+    if nowhere || (world.kernel.profile.within_budget && !can_spare(world, lender)) {
+        return;
+    }
+    world.kernel.tell(|| format!("lender {lender} is about to stop"));
+    world.lenders[lender].leaving = true;
+    world.kernel.hit("far: lenders that were about to stop");
+    let ms = world.kernel.rng.pick(&[50, 1000, 3000]);
+    world.kernel.at(Nanos::from_ms(ms), Event::Stop { lender });
+    let packet = FrameHeader::new(FrameKind::Withdraw).encode(0).to_vec();
+    for conn in world.network.open_conns(|conn| conn.lender == lender) {
+        world
+            .network
+            .send(&mut world.kernel, conn, FrameDirection::Down, packet.clone());
+    }
+}
+
+pub(super) fn on_stop(world: &mut World, lender: usize) {
+    if world.kernel.is_calm() || !world.lenders[lender].leaving {
+        return;
+    }
+    let empty = world.lenders[lender].slots_used() == 0;
+    world.kernel.hit(if empty {
+        "far: lenders that were left in time"
+    } else {
+        "far: lenders that were not left in time"
+    });
+    world.lenders[lender].leaving = false;
+    if empty || !world.kernel.profile.within_budget {
+        kill(world, lender);
+    }
+    world.network.break_conns_to(&mut world.kernel, lender);
+}
+
+fn kill_owner(world: &mut World, arena: usize) {
+    let Some(owner) = world.owners[arena].take() else {
+        return;
+    };
+    world.kernel.tell(|| format!("owner {arena} dies"));
+    world.kernel.hit("far: owners that died");
+    for conn in owner.conns.into_iter().flatten() {
+        on_closed(world, conn);
+    }
+    let ms = world.kernel.rng.pick(&[1, 500, 3000]);
+    world.kernel.at(Nanos::from_ms(ms), Event::ArenaUp { arena });
 }

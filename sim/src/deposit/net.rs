@@ -1,12 +1,14 @@
 //! Connections: two lanes of frames, each in order and whole until it breaks. Then a tail is lost; frames
 //! left on the way up arrive late, perhaps after those of the next connection.
 
+use std::ops::Index;
+
 use netram_proto::id::Epoch;
 use netram_proto::time::{Nanos, Time};
-use netram_proto::wire::{Frame, FrameKind, RefusalReason};
 
-use super::lenders::frame;
-use super::{Event, World};
+use super::kernel::{DepositKernel, Event};
+use super::lenders::DepositLender;
+use super::owner::deposit_of;
 use crate::event::FrameDirection;
 use crate::lane_pair::LanePair;
 
@@ -30,13 +32,33 @@ pub(super) struct DepositConnection {
     lanes: LanePair,
 }
 
-impl World {
-    pub(super) fn dial(&mut self, arena: usize, life: u64, lender: usize) {
-        let Some(owner) = self.arenas[arena].as_mut().filter(|arena| arena.life == life) else {
-            return;
-        };
-        let epoch = owner.directory_mut().next_session(lender);
-        owner.conns[lender] = Some(self.conns.len());
+/// The network between owners and lenders.
+pub(super) struct DepositNetwork {
+    conns: Vec<DepositConnection>,
+    /// `[arena][lender]`: frames between the two are blocked until this time.
+    blocked: Vec<Vec<Time>>,
+}
+
+impl DepositNetwork {
+    pub(super) fn new(arenas: usize, lenders: usize) -> DepositNetwork {
+        DepositNetwork {
+            conns: Vec::new(),
+            blocked: vec![vec![Time(0); lenders]; arenas],
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.conns.len()
+    }
+
+    /// Begins to connect an owner to a lender whose process is `boot`.
+    pub(super) fn connect(
+        &mut self,
+        kernel: &mut DepositKernel,
+        (arena, life): (usize, u64),
+        (lender, boot): (usize, u32),
+        epoch: Epoch,
+    ) -> usize {
         let conn = self.conns.len();
         self.conns.push(DepositConnection {
             arena,
@@ -44,151 +66,102 @@ impl World {
             lender,
             epoch,
             open: true,
-            since: self.now,
+            since: kernel.now(),
             broken: false,
-            boot: self.machines[lender].boot,
+            boot,
             delayed_until: Time(0),
             lanes: LanePair::default(),
         });
-        let delay = Nanos(self.latency().0 * 2);
-        self.at(delay, Event::Connected { conn });
+        let delay = Nanos(kernel.latency().0 * 2);
+        kernel.at(delay, Event::Connected { conn });
+        conn
     }
 
-    pub(super) fn on_connected(&mut self, conn: usize) {
-        let DepositConnection {
-            arena,
-            lender,
-            epoch,
-            open,
-            ..
-        } = self.conns[conn];
-        let reachable = self.machines[lender].up && self.blocked[arena][lender] <= self.now;
-        let Some(owner) = self.arenas[arena].as_ref().filter(|_| open) else {
-            return;
-        };
-        if !reachable || self.machines[lender].leaving {
-            return self.on_closed(conn);
-        }
-        self.conns[conn].boot = self.machines[lender].boot;
-        let mut packet = frame(FrameKind::Deposit, epoch, owner.writer())
-            .encode(16)
-            .to_vec();
-        packet.extend_from_slice(&owner.id.0.to_le_bytes());
-        self.send(conn, FrameDirection::Up, packet);
+    /// Records that a connection leads to a lender's process `boot`.
+    pub(super) fn on_connected(&mut self, conn: usize, boot: u32) {
+        self.conns[conn].boot = boot;
     }
 
     pub(super) fn has_room(&self, conn: usize) -> bool {
         self.conns[conn].lanes.packets_up() < LANE_FRAMES_MAX
     }
 
-    pub(super) fn send(&mut self, conn: usize, way: FrameDirection, packet: Vec<u8>) {
+    pub(super) fn send(
+        &mut self,
+        kernel: &mut DepositKernel,
+        conn: usize,
+        way: FrameDirection,
+        packet: Vec<u8>,
+    ) {
         if self.conns[conn].broken {
             return;
         }
-        let at = self.now + self.latency();
+        let at = kernel.now() + kernel.latency();
         let at = self.conns[conn].lanes.push(way, packet, at);
-        self.queue.push(at, Event::Frame { conn, way });
+        kernel.push(at, Event::Frame { conn, way });
     }
 
-    pub(super) fn on_frame(&mut self, conn: usize, way: FrameDirection) {
-        let DepositConnection {
-            arena,
-            lender,
-            open,
-            delayed_until: late_until,
-            ..
-        } = self.conns[conn];
-        let mut wait = self.blocked[arena][lender];
+    /// Takes a lane's next frame, which arrives, unless its receiver stands still or cannot be reached.
+    pub(super) fn arrive(
+        &mut self,
+        kernel: &mut DepositKernel,
+        lenders: &[DepositLender],
+        conn: usize,
+        way: FrameDirection,
+    ) -> Option<Vec<u8>> {
+        let connection = &mut self.conns[conn];
+        let mut wait = self.blocked[connection.arena][connection.lender];
         if way == FrameDirection::Up {
-            wait = wait.max(self.machines[lender].paused_until);
+            wait = wait.max(lenders[connection.lender].paused_until);
         }
-        if !open {
-            wait = wait.max(late_until);
+        if !connection.open {
+            wait = wait.max(connection.delayed_until);
         }
-        if wait > self.now {
-            return self.queue.push(wait, Event::Frame { conn, way });
+        if wait > kernel.now() {
+            kernel.push(wait, Event::Frame { conn, way });
+            return None;
         }
-        let Some(packet) = self.conns[conn].lanes.pop(way) else {
-            return;
-        };
-        match way {
-            FrameDirection::Up => self.deliver_to_lender(conn, &packet),
-            FrameDirection::Down if open => self.deliver_to_owner(conn, &packet),
-            FrameDirection::Down => (),
-        }
-    }
-
-    fn deliver_to_lender(&mut self, conn: usize, packet: &[u8]) {
-        let DepositConnection {
-            lender,
-            boot,
-            life,
-            epoch,
-            open,
-            ..
-        } = self.conns[conn];
-        let machine = &mut self.machines[lender];
-        if !machine.up || machine.boot != boot {
-            return self.break_conn(conn);
-        }
-        let Ok(frame) = Frame::parse(packet) else {
-            unreachable!("owners send frames")
-        };
-        if !open {
-            self.coverage.hit("far: frames of a dead connection delivered");
-        }
-        let id = super::owner::deposit_of(life);
-        if frame.header.kind == FrameKind::Resize {
-            self.check_released_slots(conn, &frame);
-        }
-        let machine = &mut self.machines[lender];
-        let answer = if frame.header.kind == FrameKind::Deposit {
-            let new = self.rng.draw();
-            Some(machine.open(&frame, id, new, self.now, self.planted))
-        } else {
-            machine.handle(&frame, id, &mut self.rng)
-        };
-        if !open {
-            // The lender has seen the end of the connection with its last frame.
-            machine.leave(id, epoch, self.now);
-        }
-        if machine.slots_used() > machine.room && self.profile.within_budget {
-            self.fail(format!("lender {lender} has lent more than it has"));
-        }
-        match answer {
-            Some(answer) if open => self.send(conn, FrameDirection::Down, answer),
-            Some(_) => (),
-            None => self.break_conn(conn),
-        }
-    }
-
-    fn deliver_to_owner(&mut self, conn: usize, packet: &[u8]) {
-        let DepositConnection { arena, lender, .. } = self.conns[conn];
-        let Ok(frame) = Frame::parse(packet) else {
-            return self.break_conn(conn);
-        };
-        if self.on_lender_frame(arena, lender, &frame).is_err() {
-            let told = RefusalReason::from_byte(frame.header.flags);
-            self.tell(|| {
-                format!(
-                    "owner {arena} closes its link to {lender}: {:?} {told:?}",
-                    frame.header.kind
-                )
-            });
-            self.break_conn(conn);
-        }
-        self.settle(arena);
+        connection.lanes.pop(way)
     }
 
     /// Breaks a connection: some frames on the way still arrive, the rest are lost. Its owner learns of it
     /// later.
-    pub(super) fn break_conn(&mut self, conn: usize) {
+    pub(super) fn break_conn(&mut self, kernel: &mut DepositKernel, conn: usize) {
         if self.conns[conn].open && !self.conns[conn].broken {
-            let delay = self.latency();
+            let delay = kernel.latency();
             self.conns[conn].broken = true;
-            self.conns[conn].lanes.cut(&mut self.rng);
-            self.at(delay, Event::Closed { conn });
+            self.conns[conn].lanes.cut(&mut kernel.rng);
+            kernel.at(delay, Event::Closed { conn });
         }
+    }
+
+    /// Breaks all connections to a lender.
+    pub(super) fn break_conns_to(&mut self, kernel: &mut DepositKernel, lender: usize) {
+        for conn in 0..self.conns.len() {
+            if self.conns[conn].lender == lender {
+                self.break_conn(kernel, conn);
+            }
+        }
+    }
+
+    /// Closes a connection that is open.
+    pub(super) fn close(&mut self, kernel: &mut DepositKernel, lenders: &mut [DepositLender], conn: usize) {
+        let connection = &mut self.conns[conn];
+        (connection.open, connection.broken) = (false, true);
+        connection.lanes.cut(&mut kernel.rng);
+        let late = Nanos::from_ms(kernel.rng.pick(&[0, 1, 50, 300, 700]));
+        connection.delayed_until = kernel.now() + late;
+        if connection.lanes.packets_up() == 0 {
+            let id = deposit_of(connection.life);
+            lenders[connection.lender].leave(id, connection.epoch, kernel.now());
+        }
+    }
+
+    /// Connections that are open and fulfil a condition.
+    pub(super) fn open_conns(&self, condition: impl Fn(&DepositConnection) -> bool) -> Vec<usize> {
+        (0..self.conns.len())
+            .filter(|conn| self.conns[*conn].open && condition(&self.conns[*conn]))
+            .collect()
     }
 
     /// Whether an owner has yet to notice that one of its connections has broken.
@@ -196,44 +169,34 @@ impl World {
         self.conns.iter().any(|conn| conn.open && conn.broken)
     }
 
-    pub(super) fn break_conns_to(&mut self, lender: usize) {
-        for conn in 0..self.conns.len() {
-            if self.conns[conn].lender == lender {
-                self.break_conn(conn);
-            }
-        }
+    /// Time until which frames between an owner and a lender are blocked.
+    pub(super) fn blocked_until(&self, arena: usize, lender: usize) -> Time {
+        self.blocked[arena][lender]
     }
 
-    /// Closes a connection for its owner, which closes it, knows that it is closed, or is dead.
-    pub(super) fn on_closed(&mut self, conn: usize) {
-        let DepositConnection {
-            arena,
-            lender,
-            life,
-            epoch,
-            open,
-            ..
-        } = self.conns[conn];
-        if !open {
-            return;
+    /// Blocks frames between an owner and a lender until a time, or for as long as they already are.
+    pub(super) fn block(&mut self, arena: usize, lender: usize, until: Time) {
+        let blocked = &mut self.blocked[arena][lender];
+        *blocked = (*blocked).max(until);
+    }
+
+    /// Whether every owner reaches a lender.
+    pub(super) fn reaches(&self, lender: usize, now: Time) -> bool {
+        self.blocked.iter().all(|row| row[lender] <= now)
+    }
+
+    /// Ends all partitions.
+    pub(super) fn heal(&mut self) {
+        for row in &mut self.blocked {
+            row.fill(Time(0));
         }
-        (self.conns[conn].open, self.conns[conn].broken) = (false, true);
-        self.conns[conn].lanes.cut(&mut self.rng);
-        let late = Nanos::from_ms(self.rng.pick(&[0, 1, 50, 300, 700]));
-        self.conns[conn].delayed_until = self.now + late;
-        if self.conns[conn].lanes.packets_up() == 0 {
-            self.machines[lender].leave(super::owner::deposit_of(life), epoch, self.now);
-        }
-        let now = self.now;
-        if let Some(owner) = self.arenas[arena].as_mut().filter(|owner| owner.life == life) {
-            owner.conns[lender] = None;
-            if owner.directory().is_linked(lender) {
-                owner.linked_until[lender] = now;
-            }
-            owner.directory_mut().on_unlinked(lender, now);
-            let ms = self.rng.pick(&[0, 20, 300]);
-            self.at(Nanos::from_ms(ms + 1), Event::Dial { arena, life, lender });
-            self.settle(arena);
-        }
+    }
+}
+
+impl Index<usize> for DepositNetwork {
+    type Output = DepositConnection;
+
+    fn index(&self, conn: usize) -> &DepositConnection {
+        &self.conns[conn]
     }
 }

@@ -1,19 +1,17 @@
-//! An owner: its page client, its memory, and a program that knows each page's contents.
+//! An owner: its page client, its memory, and the expected contents of its pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use netram_far_machine::deposit::{
-    BlockMac, DirectoryEvent, DirectorySettings, GatherTicket, LenderSet, LenderViolation, Page,
-    PageDirectory, PageLookup, PageSeal, RemotePageClient, SealedBlock,
+    BlockMac, DirectorySettings, GatherTicket, Page, PageDirectory, PageSeal, RemotePageClient, SealedBlock,
 };
 use netram_proto::id::{DepositId, WriterId};
 use netram_proto::time::{Nanos, Time};
-use netram_proto::wire::{Frame, crc32c};
+use netram_proto::wire::crc32c;
 
 use super::gather::{LieCertainty, PendingGather};
-use super::spill::SpillDisk;
-use super::{Event, LEASE, World};
-use crate::event::FrameDirection;
+use super::kernel::{DepositKernel, LEASE};
+use super::spill_disk::SpillDisk;
 
 /// Bytes of a page in this world: owner, page number, version, content, and a checksum.
 pub(super) const PAGE: usize = 36;
@@ -86,7 +84,7 @@ pub(super) struct DepositOwner {
     /// The owner's spill file.
     pub(super) disk: Option<SpillDisk>,
     /// Time at which the link to each lender was last up; meaningless while it is up.
-    pub(super) linked_until: Vec<Time>,
+    linked_until: Vec<Time>,
     /// Lenders that were away for nearly the lease; pages that they still have may be given up.
     away_too_long: Vec<bool>,
     /// Expected content of each page; 0 for zeros.
@@ -102,8 +100,53 @@ pub(super) struct DepositOwner {
 }
 
 impl DepositOwner {
+    /// An owner without pages.
+    pub(super) fn new(kernel: &DepositKernel, life: u64) -> DepositOwner {
+        let profile = &kernel.profile;
+        let mut directory = PageDirectory::new(&DirectorySettings {
+            copies: profile.copies,
+            slots_max: vec![profile.slots_max; profile.lenders],
+            grow: profile.grow,
+            spill_max: profile.spill,
+        });
+        directory.plant(kernel.planted());
+        DepositOwner {
+            id: deposit_of(life),
+            life,
+            page_client: RemotePageClient::new(directory, ChecksumSeal { life }),
+            conns: vec![None; profile.lenders],
+            disk: SpillDisk::new(kernel, life),
+            linked_until: vec![kernel.now(); profile.lenders],
+            away_too_long: vec![false; profile.lenders],
+            expected: BTreeMap::new(),
+            resident: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            gathers: BTreeMap::new(),
+            undetected_lies: BTreeMap::new(),
+        }
+    }
+
     pub(super) fn writer(&self) -> WriterId {
         WriterId(self.life)
+    }
+
+    /// Records that a link to a lender is gone.
+    pub(super) fn on_unlinked(&mut self, lender: usize, now: Time) {
+        self.conns[lender] = None;
+        if self.directory().is_linked(lender) {
+            self.linked_until[lender] = now;
+        }
+        self.directory_mut().on_unlinked(lender, now);
+    }
+
+    /// Records whether a lender has been away for nearly the lease.
+    pub(super) fn note_absence(&mut self, lender: usize, now: Time) {
+        self.away_too_long[lender] |= self.is_away_too_long(lender, now);
+    }
+
+    /// Whether a lender was never away for so long that it may have given up pages of this owner.
+    pub(super) fn has_stayed(&self, lender: usize, now: Time) -> bool {
+        !self.is_away_too_long(lender, now) && !self.away_too_long[lender]
     }
 
     /// Whether the link to a lender has been gone for nearly the lease, whatever state the lender is in.
@@ -121,7 +164,7 @@ impl DepositOwner {
         self.page_client.links()
     }
 
-    fn expected_content(&self, page: Page) -> u64 {
+    pub(super) fn expected_content(&self, page: Page) -> u64 {
         self.expected.get(&page).copied().unwrap_or(0)
     }
 
@@ -131,8 +174,41 @@ impl DepositOwner {
         ChecksumSeal { life }.sealed(page, version, self.expected_content(page))
     }
 
+    /// Makes a page of zeros.
+    pub(super) fn forget(&mut self, page: Page) {
+        self.expected.remove(&page);
+        self.resident.remove(&page);
+        self.undetected_lies.remove(&page);
+        self.page_client.forget(page);
+    }
+
+    /// Handles the report that a page is lost: it is one of zeros now.
+    pub(super) fn lose(&mut self, page: Page) {
+        self.waiting.remove(&page);
+        self.undetected_lies.remove(&page);
+        self.expected.remove(&page);
+        self.page_client.forget(page);
+    }
+
+    /// Drops an unchanged page from local memory; its copies are still valid.
+    pub(super) fn drop_unchanged(&mut self, page: Page) {
+        self.resident.remove(&page);
+    }
+
+    /// Asks for some pages ahead.
+    pub(super) fn prefetch(&mut self, pages: impl Iterator<Item = Page>) {
+        let cold: Vec<Page> = pages.filter(|page| !self.resident.contains(page)).collect();
+        self.page_client.prefetch(cold);
+    }
+
+    /// Puts a page that has come back into local memory.
+    pub(super) fn receive(&mut self, page: Page) {
+        self.resident.insert(page);
+        self.waiting.remove(&page);
+    }
+
     /// Changes a page and evicts it.
-    fn evict(&mut self, page: Page, content: u64) {
+    pub(super) fn evict(&mut self, page: Page, content: u64) {
         self.expected.insert(page, content);
         self.resident.remove(&page);
         self.undetected_lies.remove(&page);
@@ -149,6 +225,28 @@ impl DepositOwner {
         self.waiting.contains_key(&page) || self.gathers.values().any(|asked| asked.has(page))
     }
 
+    /// Whether the page was evicted and is not in local memory.
+    pub(super) fn is_remote(&self, page: Page) -> bool {
+        !self.resident.contains(&page) && self.expected.contains_key(&page)
+    }
+
+    /// Pages that the program waits for, and that have arrived.
+    pub(super) fn arrived(&self) -> Vec<Page> {
+        let waiting = self.waiting.keys().copied();
+        waiting
+            .filter(|page| self.page_client.has_arrived(*page))
+            .collect()
+    }
+
+    /// The next packet due to a lender, or to the spill file, which is the last.
+    pub(super) fn next_packet(&mut self, lender: usize, now: Time) -> Option<Vec<u8>> {
+        let mut outgoing = self.page_client.next_frame(lender, now)?;
+        outgoing.header.sender = self.life;
+        let body: Vec<&[u8]> = outgoing.parts::<ChecksumSeal>().collect();
+        let body = body.concat();
+        Some([&outgoing.header.encode(body.len())[..], &body].concat())
+    }
+
     pub(super) fn pages(&self) -> Vec<Page> {
         self.expected.keys().copied().collect()
     }
@@ -159,278 +257,5 @@ impl DepositOwner {
 
     pub(super) fn pending_pages(&self) -> usize {
         self.page_client.pending()
-    }
-}
-
-impl World {
-    pub(super) fn start_arena(&mut self, arena: usize) {
-        self.lives += 1;
-        let life = self.lives;
-        let mut depot = PageDirectory::new(&DirectorySettings {
-            copies: self.profile.copies,
-            slots_max: vec![self.profile.slots_max; self.profile.lenders],
-            grow: self.profile.grow,
-            spill_max: self.profile.spill,
-        });
-        depot.plant(self.planted);
-        self.arenas[arena] = Some(DepositOwner {
-            id: deposit_of(life),
-            life,
-            page_client: RemotePageClient::new(depot, ChecksumSeal { life }),
-            conns: vec![None; self.profile.lenders],
-            disk: self.new_disk(life),
-            linked_until: vec![self.now; self.profile.lenders],
-            away_too_long: vec![false; self.profile.lenders],
-            expected: BTreeMap::new(),
-            resident: BTreeSet::new(),
-            waiting: BTreeMap::new(),
-            gathers: BTreeMap::new(),
-            undetected_lies: BTreeMap::new(),
-        });
-        for lender in 0..self.profile.lenders {
-            self.at(Nanos(1), Event::Dial { arena, life, lender });
-        }
-        self.at(Nanos(1), Event::OpenDisk { arena, life });
-        self.at(Nanos(2), Event::Program { arena, life });
-    }
-
-    pub(super) fn on_program(&mut self, arena: usize, life: u64) {
-        let alive = self.arenas[arena]
-            .as_ref()
-            .is_some_and(|arena| arena.life == life);
-        if !alive || self.faults_over {
-            return;
-        }
-        let page = Page(self.rng.below(self.profile.pages.into()) as u32);
-        self.reference(arena, page);
-        self.settle(arena);
-        let us = self.rng.between(1, self.profile.pace_us);
-        self.at(Nanos::from_us(us), Event::Program { arena, life });
-    }
-
-    fn reference(&mut self, arena: usize, page: Page) {
-        let (draw, content) = (self.rng.below(100), self.rng.draw() | 1);
-        let Some(owner) = &mut self.arenas[arena] else {
-            return;
-        };
-        if owner.is_waited_for(page) {
-            // Another thread overwrites the whole page without reading it.
-            if draw < 10 {
-                owner.evict(page, content);
-                self.coverage.hit("far: pages put while they were waited for");
-            }
-            return;
-        }
-        if !owner.resident.contains(&page) && owner.expected.contains_key(&page) {
-            return match draw {
-                0..40 => self.gather_block(arena, page),
-                _ => self.fault(arena, page),
-            };
-        }
-        match draw {
-            0..5 => {
-                owner.expected.remove(&page);
-                owner.resident.remove(&page);
-                owner.undetected_lies.remove(&page);
-                owner.page_client.forget(page);
-                self.coverage.hit("far: pages forgotten");
-            }
-            // The page is unchanged, so its copies are still valid.
-            5..30 if owner.resident.contains(&page) => {
-                owner.resident.remove(&page);
-            }
-            30..40 => {
-                let cold = |page: &Page| !owner.resident.contains(page);
-                let ahead: Vec<Page> = (page.0..page.0 + 4).map(Page).filter(cold).collect();
-                owner.page_client.prefetch(ahead);
-            }
-            _ => owner.evict(page, content),
-        }
-    }
-
-    /// The program accesses a remote page.
-    pub(super) fn fault(&mut self, arena: usize, page: Page) {
-        let now = self.now;
-        let Some(owner) = &mut self.arenas[arena] else {
-            return;
-        };
-        match owner.page_client.get(page) {
-            PageLookup::Zeros => self.fail(format!("{page:?} was evicted, but is reported as zeros")),
-            PageLookup::Pending(content) => {
-                self.coverage.hit("far: pages found aside");
-                self.check_arrival(arena, page, content);
-            }
-            PageLookup::Lost(lenders) => self.on_page_lost(arena, page, lenders),
-            PageLookup::Waits => {
-                owner.waiting.insert(page, now);
-            }
-        }
-    }
-
-    /// The program collects pages that have arrived.
-    fn collect(&mut self, arena: usize) {
-        self.collect_blocks(arena);
-        let Some(owner) = &mut self.arenas[arena] else {
-            return;
-        };
-        let here = |page: &Page| owner.page_client.has_arrived(*page);
-        let here: Vec<Page> = owner.waiting.keys().copied().filter(here).collect();
-        for page in here {
-            let came = self.arenas[arena]
-                .as_mut()
-                .and_then(|owner| owner.page_client.take(page));
-            match came {
-                Some(Ok(content)) => {
-                    self.check_arrival(arena, page, Some(content));
-                    self.check_lies_detected(arena, page);
-                }
-                Some(Err(lenders)) => self.on_page_lost(arena, page, lenders),
-                None => self.fail(format!("{page:?} is reported as arrived, but is not there")),
-            }
-        }
-    }
-
-    /// Checks that the program gets the newest content of the page.
-    fn check_arrival(&mut self, arena: usize, page: Page, content: Option<Box<u64>>) {
-        let Some(owner) = &mut self.arenas[arena] else {
-            return;
-        };
-        let should = owner.expected_content(page);
-        if content.as_deref() != Some(&should) {
-            self.fail(format!("{page:?} should be {should:x}, and is {content:x?}"));
-        }
-        owner.resident.insert(page);
-        owner.waiting.remove(&page);
-    }
-
-    /// Checks the report of a lost page: it is correct if no place can have the page any more.
-    pub(super) fn on_page_lost(&mut self, arena: usize, page: Page, lenders: LenderSet) {
-        self.tell(|| format!("owner {arena}: {page:?} is lost by {lenders:?}"));
-        self.coverage.hit("far: pages lost");
-        let Some(owner) = &mut self.arenas[arena] else {
-            return;
-        };
-        let version = owner.directory().version(page);
-        if self.profile.within_budget {
-            self.fail(format!(
-                "{page:?} is reported lost, but a copy of it always existed"
-            ));
-        }
-        if lenders == LenderSet::default() {
-            self.fail(format!("{page:?} is reported lost, but no lender lost it"));
-        }
-        for (index, machine) in self.machines.iter().enumerate() {
-            let Some(holder) = machine.deposit(owner.id) else {
-                continue;
-            };
-            let has = (0..holder.slots()).any(|slot| holder.version(slot) == version);
-            let reachable = !owner.is_away_too_long(index, self.now) && !owner.away_too_long[index];
-            // A slot that was given up may still have the page by chance.
-            if has && reachable && lenders.contains(index) && !machine.is_hostile() {
-                self.fail(format!(
-                    "{page:?} is reported lost by lender {index}, which has it"
-                ));
-            }
-        }
-        let spill = owner.directory().spill();
-        if let Some(disk) =
-            { owner.disk.as_mut() }.filter(|_| spill.is_some_and(|spill| lenders.contains(spill)))
-            && !disk.spill.file().faulty
-        {
-            self.fail(format!(
-                "{page:?} is reported lost by a spill file that never lost a page"
-            ));
-        }
-        let Some(owner) = &mut self.arenas[arena] else {
-            return;
-        };
-        owner.waiting.remove(&page);
-        owner.undetected_lies.remove(&page);
-        owner.expected.remove(&page);
-        owner.page_client.forget(page);
-    }
-
-    /// Handles a frame from a lender. A protocol violation ends the link.
-    pub(super) fn on_lender_frame(
-        &mut self,
-        arena: usize,
-        lender: usize,
-        frame: &Frame<'_>,
-    ) -> Result<(), LenderViolation> {
-        let Some(owner) = &mut self.arenas[arena] else {
-            return Ok(());
-        };
-        let heard = owner.page_client.handle_frame(lender, frame, self.now)?;
-        let mut count = |what, times: usize| self.coverage.add(what, times as u64);
-        count("far: sessions", heard.linked.into());
-        count("far: lenders that were full", heard.full.into());
-        count("far: pages fetched", heard.fetched);
-        count("far: pages mended", heard.repairing);
-        count("far: lies found", heard.forged.len());
-        count("far: pages gathered from", heard.gathered);
-        count("far: lies about words found", heard.disproved.len());
-        self.on_lies_proven(arena, &heard.disproved);
-        Ok(())
-    }
-
-    /// Handles the outcomes of pages, and sends the frames due.
-    pub(super) fn settle(&mut self, arena: usize) {
-        let (trace, coverage, now) = (&mut self.trace, &mut self.coverage, self.now);
-        if let Some(owner) = &mut self.arenas[arena] {
-            owner.page_client.settle(|news| {
-                if let DirectoryEvent::Stashed(_, version, copies) = news {
-                    trace.mark(now, 32, *version);
-                    coverage.hit(if *copies > 1 {
-                        "far: pages in two places"
-                    } else {
-                        "far: pages in one place"
-                    });
-                }
-            });
-        }
-        self.collect(arena);
-        for lender in 0..self.profile.lenders {
-            while let Some(conn) = self.arenas[arena].as_ref().and_then(|owner| owner.conns[lender])
-                && self.has_room(conn)
-                && let Some(packet) = self.next_packet(arena, lender)
-            {
-                self.send(conn, FrameDirection::Up, packet);
-            }
-        }
-        while self.is_disk_open(arena)
-            && let Some(packet) = self.next_packet(arena, self.profile.lenders)
-        {
-            self.send_to_disk(arena, packet);
-        }
-    }
-
-    fn next_packet(&mut self, arena: usize, lender: usize) -> Option<Vec<u8>> {
-        let now = self.now;
-        let owner = self.arenas[arena].as_mut()?;
-        let mut outgoing = owner.page_client.next_frame(lender, now)?;
-        outgoing.header.sender = owner.writer().0;
-        let body: Vec<&[u8]> = outgoing.parts::<ChecksumSeal>().collect();
-        let body = body.concat();
-        Some([&outgoing.header.encode(body.len())[..], &body].concat())
-    }
-
-    /// Gives up links whose answers are overdue.
-    pub(super) fn give_up_silent(&mut self, arena: usize) {
-        for lender in 0..self.profile.lenders {
-            if let Some(owner) = &mut self.arenas[arena] {
-                owner.away_too_long[lender] |= owner.is_away_too_long(lender, self.now);
-            }
-            let silent = |owner: &&DepositOwner| owner.directory().is_silent(lender, self.now);
-            let owner = self.arenas[arena].as_ref().filter(silent);
-            if let Some(conn) = owner.and_then(|owner| owner.conns[lender]) {
-                self.coverage.hit("far: lenders that owed an answer");
-                self.on_closed(conn);
-            }
-        }
-        let silent = |owner: &DepositOwner| owner.directory().is_silent(self.profile.lenders, self.now);
-        if self.is_disk_open(arena) && self.arenas[arena].as_ref().is_some_and(silent) {
-            self.coverage.hit("far: disks that were given up");
-            self.close_disk(arena);
-        }
     }
 }
