@@ -14,7 +14,7 @@
 //! | [`profile`] | parameters of one seed's world |
 //! | [`lenders`], [`lender`], [`window_ring`] | part: the lenders and their addresses |
 //! | `net`, `slots`, `hostile` | part: connections, partitions, answers of a lender that lies |
-//! | [`hosts`], [`disk`], `log_image` | part: the client's machines and their disks |
+//! | [`hosts`], [`disk`], `log_image`, `log_reading` | part: the client's machines and their disks |
 //! | [`history`], [`volume_history`], `past_epochs` | true history, to compare with |
 //! | `process::table`, `process::serving` | part: the client's processes |
 //! | `data`, `server` | parts: the data lender, and the server of a shared region |
@@ -55,6 +55,7 @@ mod lane_pair;
 pub mod lender;
 pub mod lenders;
 mod log_image;
+mod log_reading;
 mod nemesis;
 mod net;
 mod past_epochs;

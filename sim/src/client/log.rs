@@ -3,18 +3,18 @@
 use std::rc::Rc;
 
 use netram_proto::id::{Epoch, Lsn};
-use netram_proto::limit::RECORD_HEADER_BYTES;
 use netram_proto::planted::PlantedFault;
 use netram_proto::port::{
     AppendError, CommitTicket, CommitVotes, Durability, LogError, LogState, Record, RecordKind, RecordLog,
     WaitError,
 };
 use netram_proto::time::{Nanos, Time};
-use netram_proto::wire::{ChainPoint, RecordHeader, record_bytes};
+use netram_proto::wire::{ChainPoint, record_bytes};
 
 use crate::check;
 use crate::event_loop;
 use crate::inject::heal;
+use crate::log_reading::{link_at, read_records};
 use crate::process::append::append_now;
 use crate::process::events::settle;
 use crate::process::life::{crash, died_midway, died_on_backing_disk, with_serving};
@@ -200,23 +200,7 @@ pub(crate) fn read(
             return Err(LogError::OutOfRange(from));
         }
         let start = link_on_disk(serving, from)?;
-        let mut stopped = false;
-        let scan = serving.log.scan(start, stable, &mut |record| {
-            let header = record.header;
-            stopped = !each(Record {
-                lsn: header.lsn,
-                next: header.next(),
-                epoch: header.epoch,
-                kind: header.kind,
-                payload: record.payload(),
-            });
-            !stopped
-        });
-        match scan.unreadable {
-            Some(error) => Err(LogError::Io(error)),
-            None if scan.end.lsn < stable && !stopped => Err(LogError::Corrupt(scan.end.lsn)),
-            None => Ok(scan.end.lsn),
-        }
+        read_records(&serving.log, start, stable, each)
     });
     died_midway(world, process);
     match read {
@@ -274,15 +258,7 @@ fn link_on_disk(serving: &ServingState, lsn: Lsn) -> Result<ChainPoint, LogError
     if lsn == serving.writer.stable() {
         return Ok(serving.stable_end());
     }
-    let mut front = [0; RECORD_HEADER_BYTES];
-    serving.log.read(lsn, &mut front).map_err(LogError::Io)?;
-    match RecordHeader::parse(&front) {
-        Ok(header) if header.lsn == lsn => Ok(ChainPoint {
-            lsn,
-            chain: header.chain,
-        }),
-        _ => Err(LogError::OutOfRange(lsn)),
-    }
+    link_at(&serving.log, lsn)
 }
 
 fn fenced(serving: &ServingState) -> Option<(Epoch, Epoch)> {

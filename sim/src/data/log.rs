@@ -5,14 +5,14 @@ use std::rc::Rc;
 
 use netram_proto::id::Lsn;
 use netram_proto::journal::{LogFile, LogSuperblock, SlotPair};
-use netram_proto::limit::RECORD_HEADER_BYTES;
 use netram_proto::port::{
     AppendError, CommitTicket, CommitVotes, Durability, IoError, LogError, LogState, Record, RecordKind,
     RecordLog, WaitError,
 };
-use netram_proto::wire::{ChainPoint, RecordHeader};
+use netram_proto::wire::ChainPoint;
 
 use crate::disk::SimFile;
+use crate::log_reading::{link_at, read_records};
 
 /// The log of a replica. Clones share it.
 #[derive(Clone)]
@@ -102,15 +102,7 @@ impl State {
         if lsn < self.superblock.head.lsn || lsn > self.end.lsn {
             return Err(LogError::OutOfRange(lsn));
         }
-        let mut front = [0; RECORD_HEADER_BYTES];
-        self.log.read(lsn, &mut front).map_err(LogError::Io)?;
-        match RecordHeader::parse(&front) {
-            Ok(header) if header.lsn == lsn => Ok(ChainPoint {
-                lsn,
-                chain: header.chain,
-            }),
-            _ => Err(LogError::OutOfRange(lsn)),
-        }
+        link_at(&self.log, lsn)
     }
 }
 
@@ -144,23 +136,7 @@ impl RecordLog for ReplicaLog {
     fn read(&self, from: Lsn, each: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {
         let state = self.0.borrow();
         let start = state.link_at(from)?;
-        let mut stopped = false;
-        let scan = state.log.scan(start, state.end.lsn, &mut |record| {
-            let header = record.header;
-            stopped = !each(Record {
-                lsn: header.lsn,
-                next: header.next(),
-                epoch: header.epoch,
-                kind: header.kind,
-                payload: record.payload(),
-            });
-            !stopped
-        });
-        match scan.unreadable {
-            Some(error) => Err(LogError::Io(error)),
-            None if scan.end.lsn < state.end.lsn && !stopped => Err(LogError::Corrupt(scan.end.lsn)),
-            None => Ok(scan.end.lsn),
-        }
+        read_records(&state.log, start, state.end.lsn, each)
     }
 
     fn trim(&self, head: Lsn) -> Result<(), LogError> {
