@@ -1,19 +1,18 @@
 //! Deposits at a real lender: what it keeps, returns and refuses, and when it ends. Lenders and owners that
 //! are killed are processes of their own: this test binary, started again with the name of one test.
 
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use crate::common::child::{self, TestChild};
 use crate::common::owner::{OwnerSession, PAGE, content};
 use crate::common::{TestWriter, WINDOW, config, dial, memory_dir, receive, send, socket, status, until};
 use netram_far_machine::deposit::{page_header, write_run};
 use netram_lender::{Lender, LenderConfig};
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
-use netram_transport::{NetAddress, Security, connect};
+use netram_transport::NetAddress;
 use tempfile::TempDir;
 
-const DIR: &str = "NETRAM_TEST_DEPOSIT_DIR";
 /// Number of slots in half of the memory.
 const ROOM: u32 = (1 << 19) / PAGE as u32;
 
@@ -267,30 +266,13 @@ fn an_owner_that_reads_late_is_told_when_it_has_read_its_answers() {
     assert!(!stopping.join().unwrap().failed);
 }
 
-/// Runs in the lender process that is killed; not a test by itself.
-#[test]
-fn lender_process() {
-    let Ok(path) = std::env::var(DIR) else { return };
-    let path = std::path::PathBuf::from(path);
-    let lender = Lender::start(LenderConfig {
-        name: "test".to_owned(),
-        domain: "mains-a".to_owned(),
-        listen: vec![NetAddress::Unix(path.join("socket"))],
-        memory: 1 << 20,
-        chunk_bytes: 16 * 1024,
-        journals_max: 64,
-        store: Some(path.join("store")),
-        ..LenderConfig::default()
-    })
-    .unwrap();
-    lender.wait();
-}
-
 /// Runs in the owner process that is killed, putting pages as fast as it can; not a test by itself.
 #[test]
 fn owner_process() {
-    let Ok(path) = std::env::var(DIR) else { return };
-    let address = NetAddress::Unix(std::path::PathBuf::from(path).join("socket"));
+    let Some(directory) = child::directory() else {
+        return;
+    };
+    let address = NetAddress::Unix(directory.join("socket"));
     let mut owner = OwnerSession::open(&address, 4, 1).unwrap();
     owner.resize(32);
     for version in 1.. {
@@ -298,43 +280,11 @@ fn owner_process() {
     }
 }
 
-/// A process of this binary, killed on drop.
-struct LenderChild(Child);
-
-impl LenderChild {
-    fn start(dir: &TempDir, test: &str) -> LenderChild {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--nocapture"])
-            .env(DIR, dir.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        LenderChild(child)
-    }
-
-    fn lender(dir: &TempDir) -> LenderChild {
-        let process = LenderChild::start(dir, "deposit::lender_process");
-        let address = NetAddress::Unix(socket(dir));
-        until("the lender listens", || {
-            connect(&address, &Security::Insecure, Duration::from_secs(1)).is_ok()
-        });
-        process
-    }
-}
-
-impl Drop for LenderChild {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn a_killed_lender_loses_its_deposits_noticeably_and_keeps_its_windows() {
     let dir = memory_dir();
     let address = NetAddress::Unix(socket(&dir));
-    let process = LenderChild::lender(&dir);
+    let process = TestChild::lender(&dir);
     let mut owner = OwnerSession::open(&address, 3, 1).unwrap();
     owner.resize(16);
     owner.put(&[(0, 5), (15, 6)]);
@@ -342,7 +292,7 @@ fn a_killed_lender_loses_its_deposits_noticeably_and_keeps_its_windows() {
     writer.append(&[1; 100]);
     writer.acked();
     drop(process);
-    let _process = LenderChild::lender(&dir);
+    let _process = TestChild::lender(&dir);
     let mut back = OwnerSession::open(&address, 3, 2).unwrap();
     assert_eq!((back.slots, back.life == owner.life), (0, false));
     back.resize(16);
@@ -364,7 +314,7 @@ fn a_killed_lender_loses_its_deposits_noticeably_and_keeps_its_windows() {
 fn pages_of_a_killed_owner_stay_intact_for_the_lease() {
     let dir = memory_dir();
     let (_lender, address) = started(&dir, 30_000);
-    let process = LenderChild::start(&dir, "deposit::owner_process");
+    let process = TestChild::start(&dir, "deposit::owner_process");
     until("the owner has put many pages", || {
         status(&address).counters.deposit_puts > 500
     });

@@ -1,74 +1,17 @@
 //! A lender killed at any moment loses nothing that it has acknowledged.
-//!
-//! The lender runs in a process of its own: this test binary, started again with the name of one test.
 
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
-
+use crate::common::child::TestChild;
 use crate::common::{START, TestWriter, WINDOW, config, memory_dir, receive, socket};
 use netram_lender::{Lender, LenderConfig};
 use netram_proto::id::Lsn;
 use netram_proto::wire::{Flag, FrameKind};
-use netram_transport::{NetAddress, Security, connect};
-use tempfile::TempDir;
-
-const STORE: &str = "NETRAM_TEST_KILL_DIR";
-
-/// Runs in the process that is killed; not a test by itself.
-#[test]
-fn lender_process() {
-    let Ok(path) = std::env::var(STORE) else { return };
-    let path = std::path::PathBuf::from(path);
-    let lender = Lender::start(LenderConfig {
-        name: "test".to_owned(),
-        domain: "mains-a".to_owned(),
-        listen: vec![NetAddress::Unix(path.join("socket"))],
-        memory: 1 << 20,
-        chunk_bytes: 16 * 1024,
-        journals_max: 64,
-        store: Some(path.join("store")),
-        ..LenderConfig::default()
-    })
-    .unwrap();
-    lender.wait();
-}
-
-/// A lender's process, killed on drop.
-struct LenderChild(Child);
-
-impl LenderChild {
-    fn start(dir: &TempDir) -> LenderChild {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "kill::lender_process", "--nocapture"])
-            .env(STORE, dir.path())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let address = NetAddress::Unix(socket(dir));
-        crate::common::until("the lender listens", || {
-            connect(&address, &Security::Insecure, Duration::from_secs(1)).is_ok()
-        });
-        LenderChild(child)
-    }
-
-    fn kill(mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for LenderChild {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use netram_transport::NetAddress;
 
 /// Writes until the lender is killed. Returns the log, the acknowledged end, and the LSN that the writer last
 /// declared stable.
 fn write_until_killed(
     mut writer: TestWriter,
-    mut process: Option<LenderChild>,
+    mut process: Option<TestChild>,
     appends: u32,
 ) -> (Vec<u8>, Lsn, Lsn) {
     let (mut log, mut acked) = (Vec::new(), START);
@@ -102,7 +45,7 @@ fn write_until_killed(
         if index == appends {
             let process = process.take();
             // Kills from another thread, so that the kill happens at any point while appends go on.
-            std::thread::spawn(move || process.map(LenderChild::kill));
+            std::thread::spawn(move || drop(process));
         }
     }
     while let Ok(ack) = receive(&mut writer.link) {
@@ -117,13 +60,13 @@ fn every_acknowledged_byte_survives_a_kill() {
     let address = NetAddress::Unix(socket(&dir));
     let mut incarnation = None;
     for round in 0..12_u32 {
-        let process = LenderChild::start(&dir);
+        let process = TestChild::lender(&dir);
         let writer = TestWriter::join(&address, 7, 2 * round + 1);
         assert!(incarnation.is_none_or(|before| before == writer.incarnation));
         incarnation = Some(writer.incarnation);
         let (log, acked, declared) = write_until_killed(writer, Some(process), 100 + round * 37);
 
-        let process = LenderChild::start(&dir);
+        let process = TestChild::lender(&dir);
         let mut reader = TestWriter::bind(&address, 7, 2 * round + 2);
         assert_eq!(Some(reader.incarnation), incarnation);
         let sealed = reader.fence();
@@ -144,7 +87,7 @@ fn every_acknowledged_byte_survives_a_kill() {
 #[test]
 fn a_new_lender_beside_a_running_one_is_refused_its_store() {
     let dir = memory_dir();
-    let process = LenderChild::start(&dir);
+    let process = TestChild::lender(&dir);
     let other = LenderConfig {
         listen: vec![NetAddress::Unix(dir.path().join("other"))],
         ..config(&dir)

@@ -1,8 +1,9 @@
 //! A minimal writer, to drive a lender from a test.
 
+pub(crate) mod child;
 pub(crate) mod owner;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use netram_lender::{Lender, LenderConfig, StatusReport};
@@ -26,14 +27,18 @@ pub(crate) fn memory_dir() -> TempDir {
 }
 
 pub(crate) fn config(dir: &TempDir) -> LenderConfig {
+    config_in(dir.path())
+}
+
+fn config_in(dir: &Path) -> LenderConfig {
     LenderConfig {
         name: "test".to_owned(),
         domain: "mains-a".to_owned(),
-        listen: vec![NetAddress::Unix(socket(dir))],
+        listen: vec![NetAddress::Unix(dir.join("socket"))],
         memory: 1 << 20,
         chunk_bytes: 16 * 1024,
         journals_max: 64,
-        store: Some(dir.path().join("store")),
+        store: Some(dir.join("store")),
         ..LenderConfig::default()
     }
 }
