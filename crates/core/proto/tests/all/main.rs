@@ -10,3 +10,4 @@ mod page_cache;
 mod probe;
 mod proof;
 mod recovery;
+mod window;

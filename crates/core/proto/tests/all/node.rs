@@ -7,7 +7,7 @@ use netram_proto::journal::{
     RecoveryError, View, ViewMember, node_records,
 };
 use netram_proto::limit::{RECORD_HEADER_BYTES, WINDOW_BYTES_MIN};
-use netram_proto::member::{Member, MemberReply, ReserveError, Window, copy_out};
+use netram_proto::member::{Member, MemberReply, copy_out};
 use netram_proto::planted::FaultSwitch;
 use netram_proto::port::RecordKind;
 use netram_proto::time::{Nanos, Time};
@@ -15,37 +15,11 @@ use netram_proto::wire::{
     ChainPoint, Frame, FrameHeader, FrameKind, RecordHeader, RefusalReason, finish_record,
 };
 
+use crate::window::WindowBuffer;
+
 const JOURNAL: JournalId = JournalId(0x5EED);
 const NODE: WriterId = WriterId(3);
 const EPOCH: Epoch = Epoch(5);
-
-#[derive(Default)]
-struct WindowBuffer(Vec<u8>);
-
-impl Window for WindowBuffer {
-    fn reserve(&mut self, bytes: u64) -> Result<(), ReserveError> {
-        self.0 = vec![0; bytes as usize];
-        Ok(())
-    }
-
-    fn release(&mut self) {
-        self.0 = Vec::new();
-    }
-
-    fn capacity(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn write(&mut self, at: Lsn, bytes: &[u8]) {
-        let start = at.0 as usize % self.0.len();
-        self.0[start..start + bytes.len()].copy_from_slice(bytes);
-    }
-
-    fn piece(&self, at: Lsn, max: usize) -> &[u8] {
-        let start = at.0 as usize % self.0.len();
-        &self.0[start..self.0.len().min(start + max)]
-    }
-}
 
 /// A lender's side of the journal.
 struct TestLender {

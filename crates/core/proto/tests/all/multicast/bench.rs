@@ -7,13 +7,15 @@ use netram_proto::journal::{
     CommitRule, FrameBody, JournalWriter, MulticastTiming, OutgoingFrame, Voter, WriterConfig, WriterTimings,
 };
 use netram_proto::limit::{REASSEMBLY_BYTES_MAX, RECORD_HEADER_BYTES};
-use netram_proto::member::{Member, MemberReply, ReserveError, Window, copy_out};
+use netram_proto::member::{Member, MemberReply, copy_out};
 use netram_proto::multicast::{Reassembly, ReassemblyVerdict, fragment_append};
 use netram_proto::port::RecordKind;
 use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::{
     ChainPoint, Flag, Frame, FrameHeader, FrameKind, RecordHeader, RefusalReason, finish_record,
 };
+
+use crate::window::WindowBuffer;
 
 pub(super) const JOURNAL: JournalId = JournalId(7);
 pub(super) const DATAGRAM_BYTES: usize = 600;
@@ -30,36 +32,6 @@ impl TestRng {
 
     pub(super) fn chance(&mut self, permille: u64) -> bool {
         self.below(1000) < permille
-    }
-}
-
-#[derive(Default)]
-pub(super) struct WindowBuffer(Vec<u8>);
-
-impl Window for WindowBuffer {
-    fn reserve(&mut self, bytes: u64) -> Result<(), ReserveError> {
-        self.0 = vec![0; bytes as usize];
-        Ok(())
-    }
-
-    fn release(&mut self) {
-        self.0 = Vec::new();
-    }
-
-    fn capacity(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn write(&mut self, at: Lsn, bytes: &[u8]) {
-        for (index, byte) in bytes.iter().enumerate() {
-            let place = (at.0 as usize + index) % self.0.len();
-            self.0[place] = *byte;
-        }
-    }
-
-    fn piece(&self, at: Lsn, max: usize) -> &[u8] {
-        let start = (at.0 % self.0.len() as u64) as usize;
-        &self.0[start..self.0.len().min(start + max)]
     }
 }
 
