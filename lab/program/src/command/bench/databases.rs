@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -10,8 +10,6 @@ use netram_bench::databases::output::{self as files, rate_cells, rows};
 use netram_bench::databases::{
     DatabaseDisk, DatabaseKind, DatabaseReport, DatabaseSpec, DatabaseStorage, compare,
 };
-use netram_bench::paper::output::RunInfo;
-use netram_bench::progress::ProgressEvent;
 use netram_transport::WaitPolicy;
 
 use super::{CommonArgs, chosen};
@@ -110,29 +108,13 @@ names!(
 impl BenchDatabases {
     pub(super) fn run(self) -> Result<ExitCode> {
         let spec = self.spec()?;
-        // Checked before time is spent: the results must have a place.
         if let Some(out) = &self.out {
-            std::fs::create_dir_all(out).map_err(|error| {
-                UsageError(format!("cannot make the directory {}: {error}", out.display()))
-            })?;
+            super::make_directory(out)?;
         }
         let site = self.common.site()?;
         self.common.introduce(&site)?;
-        let run = RunInfo {
-            began: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-            command: std::env::args().collect::<Vec<_>>().join(" "),
-            disk: site
-                .directory()
-                .parent()
-                .unwrap_or(site.directory())
-                .display()
-                .to_string(),
-        };
-        let report = compare(&site, &spec, &mut |step| match step {
-            ProgressEvent::Next(what) => output::remark(format_args!("{what} ...")),
-            ProgressEvent::Skipped(why) => output::remark(format_args!("SKIPPED: {why}")),
-            ProgressEvent::Failed(why) => output::remark(format_args!("FAILED: {why}")),
-        })?;
+        let run = super::run_info(super::place(&site).display().to_string());
+        let report = compare(&site, &spec, &mut super::remark)?;
         if let Some(out) = &self.out {
             for file in files::write(&report, &run, out)? {
                 output::remark(format_args!("wrote {}", file.display()));

@@ -2,15 +2,12 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::SystemTime;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use netram_bench::far::output::{self as files, locals, methods, programs, row};
 use netram_bench::far::programs::FarProgram;
 use netram_bench::far::{BYTES_MIN, FarCell, FarMethod, FarReport, FarSpec, LOCAL_BYTES_MIN, compare};
-use netram_bench::paper::output::RunInfo;
-use netram_bench::progress::ProgressEvent;
 
 use super::{CommonArgs, chosen};
 use netram_cli::options::{DurationArg, SizeArg, UsageError};
@@ -120,29 +117,13 @@ impl ValueEnum for MethodName {
 impl BenchFar {
     pub(super) fn run(self) -> Result<ExitCode> {
         let spec = self.spec()?;
-        // Checked before twenty minutes are spent: the results must have a place.
         if let Some(out) = &self.out {
-            std::fs::create_dir_all(out).map_err(|error| {
-                UsageError(format!("cannot make the directory {}: {error}", out.display()))
-            })?;
+            super::make_directory(out)?;
         }
         let site = self.common.site()?;
         self.common.introduce(&site)?;
-        let run = RunInfo {
-            began: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-            command: std::env::args().collect::<Vec<_>>().join(" "),
-            disk: site
-                .directory()
-                .parent()
-                .unwrap_or(site.directory())
-                .display()
-                .to_string(),
-        };
-        let report = compare(&site, &spec, &mut |step| match step {
-            ProgressEvent::Next(what) => output::remark(format_args!("{what} ...")),
-            ProgressEvent::Skipped(why) => output::remark(format_args!("SKIPPED: {why}")),
-            ProgressEvent::Failed(why) => output::remark(format_args!("FAILED: {why}")),
-        })?;
+        let run = super::run_info(super::place(&site).display().to_string());
+        let report = compare(&site, &spec, &mut super::remark)?;
         if let Some(out) = &self.out {
             for file in files::write(&report, &run, out)? {
                 output::remark(format_args!("wrote {}", file.display()));

@@ -13,16 +13,20 @@ mod tpca;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use netram_bench::commit::CommitEffort;
 use netram_bench::machine::MachineInfo;
+use netram_bench::paper::output::RunInfo;
+use netram_bench::progress::ProgressEvent;
 use netram_bench::testbed::Testbed;
 use serde::Serialize;
 use serde_json::json;
 
 use super::testbed::testbed;
+use netram_cli::options::UsageError;
 use netram_cli::output;
 
 /// Measure netram beside its floors
@@ -118,6 +122,35 @@ fn introduction(machine: &MachineInfo, directory: &Path) -> String {
     } = machine;
     let disk = file_system(directory);
     format!("{processor}, {cores} cores, Linux {kernel}, load {load:.2}; files on {disk}")
+}
+
+/// Makes the directory of the results. Called before time is spent: they must have a place.
+fn make_directory(out: &Path) -> Result<(), UsageError> {
+    std::fs::create_dir_all(out)
+        .map_err(|error| UsageError(format!("cannot make the directory {}: {error}", out.display())))
+}
+
+/// Directory in which a measurement's own directory is.
+fn place(site: &Testbed) -> &Path {
+    site.directory().parent().unwrap_or(site.directory())
+}
+
+/// A run of the command as typed, which begins now, with its files on `disk`.
+fn run_info(disk: String) -> RunInfo {
+    RunInfo {
+        began: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+        disk,
+    }
+}
+
+/// Remarks on a measurement's progress.
+fn remark(step: ProgressEvent<'_>) {
+    match step {
+        ProgressEvent::Next(what) => output::remark(format_args!("{what} ...")),
+        ProgressEvent::Skipped(why) => output::remark(format_args!("SKIPPED: {why}")),
+        ProgressEvent::Failed(why) => output::remark(format_args!("FAILED: {why}")),
+    }
 }
 
 /// The kind of file system of `directory`, with a warning if its syncs mean nothing.

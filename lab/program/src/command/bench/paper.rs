@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -25,7 +25,7 @@ use netram_bench::testbed::Testbed;
 use serde::Serialize;
 use serde_json::json;
 
-use netram_cli::options::{DurationArg, UsageError};
+use netram_cli::options::DurationArg;
 use netram_cli::output;
 
 /// Run the experiments of a paper: every figure as CSV, as a plot and in a table
@@ -134,23 +134,13 @@ impl FromStr for FigureRange {
 
 impl BenchPaper {
     pub(super) fn run(self) -> Result<ExitCode> {
-        // Checked before an hour is spent: the results must have a place.
-        std::fs::create_dir_all(&self.out).map_err(|error| {
-            UsageError(format!(
-                "cannot make the directory {}: {error}",
-                self.out.display()
-            ))
-        })?;
+        super::make_directory(&self.out)?;
         let site = super::testbed(self.dir.as_deref())?;
         let introduction = super::introduction(&MachineInfo::probe(), site.directory());
         if !self.json {
             output::line(&introduction)?;
         }
-        let run = RunInfo {
-            began: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-            command: std::env::args().collect::<Vec<_>>().join(" "),
-            disk: super::file_system(site.directory().parent().unwrap_or(site.directory())),
-        };
+        let run = super::run_info(super::file_system(super::place(&site)));
         match self.only {
             PaperName::Tr190 => self.tr190(&site, &run),
             PaperName::Lnd => self.lnd(&site, &run),
