@@ -1,6 +1,6 @@
 //! Where a test takes place: lenders, a volume, its device, and a directory that it is mounted on.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::common::{CommandOutput, LenderProcess, finish, netram};
 use crate::users::file_system::FileSystem;
 use crate::users::process::{has, reap, tool, until};
+use crate::volume::has_loop_devices;
 
 /// Bytes of the volume: XFS refuses less than 300 MB.
 const VOLUME: &str = "512MiB";
@@ -99,7 +100,7 @@ impl UsersTestbed {
         programs: &[&str],
         way: AttachChoice,
     ) -> Option<UsersTestbed> {
-        let lacking = can_attach()
+        let lacking = has_loop_devices()
             .and_then(|()| file_system.can())
             .and_then(|()| programs.iter().try_for_each(|program| has(program)));
         if let Err(missing) = lacking {
@@ -421,29 +422,6 @@ pub(crate) fn skipped(test: &str, missing: &str) {
 /// Gives a directory to the user that a database runs as.
 pub(crate) fn give_to(user: &str, directory: &Path) {
     tool("chown", &[user, directory.to_str().unwrap()]).unwrap();
-}
-
-/// Checks what a device needs; the error says what this machine lacks.
-fn can_attach() -> Result<(), String> {
-    if !rustix::process::geteuid().is_root() {
-        return Err("this is not root".into());
-    }
-    for path in ["/dev/fuse", "/dev/loop-control"] {
-        let opened = File::options().read(true).write(true).open(path);
-        opened.map_err(|error| format!("{path}: {error}"))?;
-    }
-    let fuse = rustix::mount::fsopen("fuse", rustix::mount::FsOpenFlags::FSOPEN_CLOEXEC);
-    fuse.map_err(|errno| format!("mounting FUSE: {errno}"))?;
-    // In a container the driver may be there, but not the devices that it makes.
-    tool(
-        "sh",
-        &[
-            "-c",
-            "device=$(losetup --find) && test -b \"$device\" && : <> \"$device\"",
-        ],
-    )
-    .map(drop)
-    .map_err(|_| "there are no loop devices here".into())
 }
 
 fn kill(process: &Value) {

@@ -46,17 +46,7 @@ fn an_attached_volume_is_served_although_its_runtime_directory_is_full() {
     let place = VolumeFixture::new();
     let tiny = Tiny::new(&place);
     let lender = LenderProcess::start("full", &["--listen", "tcp://127.0.0.1:0", "--insecure"]);
-    let made = [
-        "create",
-        "db",
-        "--size",
-        "16MiB",
-        "--journal-size",
-        "4MiB",
-        "--insecure",
-    ];
-    place.json(&[&made[..], &["--one-domain", "--lender", &lender.address]].concat());
-    place.attach();
+    place.attach_with(&lender, &["--one-domain"]);
     tiny.fill();
     let device = File::options()
         .read(true)

@@ -102,21 +102,10 @@ fn a_device_detached_while_its_server_is_replaced_loses_no_write() {
         "hung-a",
         &["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"],
     );
-    let made = [
-        "create",
-        "db",
-        "--size",
-        "16MiB",
-        "--journal-size",
-        "4MiB",
-        "--insecure",
-    ];
-    place.json(&[&made[..], &["--lender", &lender.address, "--patience", "1h"]].concat());
-    place.attach();
+    place.attach_with(&lender, &["--patience", "1h"]);
     until("the lender is a member", || {
-        place.json(&["status", "db"])["members"]
-            .as_array()
-            .is_some_and(|members| !members.is_empty())
+        let members = &place.json(&["status", "db"])["members"];
+        members.as_array().is_some_and(|members| !members.is_empty())
     });
     let server = || place.json(&["list"])[0]["attached"]["server"]["id"].clone();
     let log = || fs::read_to_string(place.path("run/db/log")).unwrap();
@@ -217,21 +206,10 @@ fn a_forced_detach_waits_for_no_recovery() {
         "hung-b",
         &["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"],
     );
-    let made = [
-        "create",
-        "db",
-        "--size",
-        "16MiB",
-        "--journal-size",
-        "4MiB",
-        "--insecure",
-    ];
-    place.json(&[&made[..], &["--lender", &lender.address, "--patience", "1h"]].concat());
-    place.attach();
+    place.attach_with(&lender, &["--patience", "1h"]);
     until("the lender is a member", || {
-        place.json(&["status", "db"])["members"]
-            .as_array()
-            .is_some_and(|members| !members.is_empty())
+        let members = &place.json(&["status", "db"])["members"];
+        members.as_array().is_some_and(|members| !members.is_empty())
     });
     halt(&lender.id().into());
     let first = place.json(&["list"])[0]["attached"]["server"]["id"].clone();

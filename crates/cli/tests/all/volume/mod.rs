@@ -67,6 +67,14 @@ impl VolumeFixture {
         serde_json::from_str(&ran.out).unwrap()
     }
 
+    /// Creates a small `db` whose newest writes a lender has too, and attaches it.
+    fn attach_with(&self, lender: &LenderProcess, more: &[&str]) {
+        let made = ["create", "db", "--size", "16MiB", "--journal-size", "4MiB"];
+        let kept = ["--insecure", "--lender", &lender.address];
+        self.json(&[&made[..], &kept, more].concat());
+        self.attach();
+    }
+
     /// The device's link, and a directory to mount it on.
     fn device_and_mount(&self) -> (String, String) {
         let mount = self.path("mount");
@@ -476,8 +484,17 @@ impl Drop for Started {
     }
 }
 
-/// Checks what a device needs; the error says what this machine lacks.
+/// Checks what a device with ext4 needs; the error says what this machine lacks.
 fn can_attach() -> Result<(), String> {
+    has_loop_devices()?;
+    tool("mkfs.ext4", &["-V"])?;
+    // The kernel may have it as a module that was never loaded.
+    let ext4 = "grep -qw ext4 /proc/filesystems || modprobe ext4";
+    tool("sh", &["-c", ext4]).map_err(|_| "this kernel has no ext4".into())
+}
+
+/// Checks what a device needs; the error says what this machine lacks.
+pub(crate) fn has_loop_devices() -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("this is not root".into());
     }
@@ -487,18 +504,15 @@ fn can_attach() -> Result<(), String> {
     }
     let fuse = rustix::mount::fsopen("fuse", rustix::mount::FsOpenFlags::FSOPEN_CLOEXEC);
     fuse.map_err(|errno| format!("mounting FUSE: {errno}"))?;
-    tool("mkfs.ext4", &["-V"])?;
     // In a container the driver may be there, but not the devices that it makes.
     tool(
         "sh",
         &[
             "-c",
-            "device=$(losetup --find) && test -b $device && : <> $device",
+            "device=$(losetup --find) && test -b \"$device\" && : <> \"$device\"",
         ],
-    )?;
-    // The kernel may have it as a module that was never loaded.
-    let ext4 = "grep -qw ext4 /proc/filesystems || modprobe ext4";
-    tool("sh", &["-c", ext4]).map_err(|_| "this kernel has no ext4".into())
+    )
+    .map_err(|_| "there are no loop devices here".into())
 }
 
 fn kill(process: &Value) {
