@@ -1,9 +1,9 @@
 """Every console block of README and of the guide is typed, and its output compared; numbers, sizes and ids are masked.
 
 All blocks of a page are typed in order into one shell inside `netram play`, in a directory of their own that has the
-repository's examples, as root in a mount namespace of its own. A line that begins with `$ ` is a command, one with `# ` a command for root; lines that end in a
-backslash go on. What follows is its output: `...` stands for any lines, an empty output may be anything. A Python block
-below a line that names `file.py` is that file. Commands with addresses of 10.0.0.0/24 are for other machines.
+repository's examples. A line that begins with `$ ` is a command, one with `# ` a command for root; lines that end in a
+backslash go on. What follows is its output: `...` stands for any lines. A Python block below a line that names `file.py`
+is that file. A page waits for a state by a command that its readers can type, too; nothing here waits for a time.
 """
 
 from __future__ import annotations
@@ -11,194 +11,153 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from conftest import program
+import console
+from console import ALONE, ROOT, Shell, Step, differs, files, masked, remove, steps
 
-ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guide"
-# Pages whose commands need what a test must not do, or other machines. Each is named with its reason.
-NOT_TYPED = {
-    "guide/block-device.md": "waits for a copy, whose time differs by machine",
-    "guide/databases/postgresql.md": "makes clusters of PostgreSQL on this machine",
-    "guide/operations/keys.md": "rotates keys of services on other machines",
-    "guide/operations/lenders.md": "installs and restarts services",
-    "guide/operations/monitoring.md": "looks at services on other machines",
-    "guide/operations/recovery.md": "recovers what other machines hold",
-    "guide/operations/upgrade.md": "restarts services on other machines",
+TEXTS = {page: page.read_text() for page in [ROOT / "README.md", *sorted(GUIDE.rglob("*.md"))]}
+PAGES = [page for page, text in TEXTS.items() if steps(text)]
+#: Pages at a time: most of what they do is waiting.
+AT_ONCE = 3
+#: Programs that a machine may lack, each with what has it.
+MAY_LACK = {
+    "mariadb-install-db": "MariaDB",
+    "mkfs.ext4": "e2fsprogs",
+    "nbdinfo": "libnbd-bin",
+    "od": "coreutils",
+    "pg_createcluster": "PostgreSQL",
+    "sqlite3": "sqlite3",
+    "strings": "binutils",
 }
-# Pages of commands in the foreground that need no root. The others take servers, mounts and devices of this machine, and
-# are typed with NETRAM_PAGES=all.
-ALWAYS = {"README.md", "guide/recoverable-memory.md", "guide/python.md"}
-PAGES = [ROOT / "README.md", *sorted(GUIDE.rglob("*.md"))]
-DONE = "typed-and-done"
-OWN = ["/srv", "/var/lib/netram", "/run/netram-volume", "/run/netram-mount"]
+#: What commands need of the kernel.
+NEEDED = {r"netram mount attach": ["/dev/fuse"], r"netram volume attach|--format": ["/dev/fuse", "/dev/loop-control"]}
 
 
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT)).removeprefix("docs/")
 
 
-def steps(text: str) -> list[tuple[str, list[str]]]:
-    """Commands of a page's console blocks, with the lines that are printed below each."""
-    found: list[tuple[str, list[str]]] = []
-    for block in re.findall(r"^```console\n(.*?)^```", text, re.M | re.S):
-        lines = iter(block.splitlines())
-        for line in lines:
-            if line.startswith(("$ ", "# ")):
-                command = line[2:]
-                while command.endswith("\\"):
-                    command += "\n" + next(lines)
-                found.append((command, []))
-            elif found:
-                found[-1][1].append(line)
-    return found
+def lacks(command: str) -> str | None:
+    """What this machine lacks for a command."""
+    for pattern, devices in NEEDED.items():
+        for device in devices:
+            if re.search(pattern, command) and not os.access(device, os.R_OK | os.W_OK):
+                return f"no access to {device}"
+    version = re.search(r"pg_createcluster\b.* (\d+) ", command)
+    if version and shutil.which("pg_createcluster") and not Path("/usr/lib/postgresql", version[1]).exists():
+        return f"no PostgreSQL {version[1]}"
+    if re.search(r"netram run\b|far\.py", command) and os.geteuid() != 0:
+        allowed = Path("/proc/sys/vm/unprivileged_userfaultfd")
+        if not os.access("/dev/userfaultfd", os.R_OK | os.W_OK) and not (allowed.exists() and "1" in allowed.read_text()):
+            return "no access to userfaultfd"
+    return None
 
 
-def files(text: str) -> dict[str, str]:
-    """Programs that a page shows, by the file's name in the line above."""
-    return dict(re.findall(r"`([\w-]+\.py)`[^`\n]*\n\n```python\n(.*?)^```", text, re.M | re.S))
+def lacked(printed: list[str]) -> str | None:
+    """The program that was not found, if a machine may lack it."""
+    absent = re.search(r"(\S+): command not found", "\n".join(printed))
+    return f"no {MAY_LACK[absent[1]]}" if absent and absent[1] in MAY_LACK else None
 
 
-def masked(line: str) -> str:
-    line = re.sub(r"\b(?=[0-9a-f]*\d)[0-9a-f]{7,}\b", "H", line)
-    line = re.sub(r"\d[\d,._]*(?:[eE]-?\d+)?\s?(?:ns|us|µs|ms|s|m|h|[KMGT]?i?B|%)?(?![a-zA-Z])", "N", line)
-    line = re.sub(r"/tmp/[\w./-]+", "/tmp/P", line)
-    return re.sub(r"[\s─-]+", " ", line).strip()
+def may_type(text: str) -> None:
+    """Skips a page where this user may not type it."""
+    if os.geteuid() != 0:
+        if any(step.as_root or "/srv" in step.command for step in steps(text)):
+            pytest.skip("not root")
+        return
+    alone = subprocess.run([*ALONE, "true"], capture_output=True, text=True, check=False)
+    if alone.returncode != 0:
+        pytest.skip(f"no namespaces: {alone.stderr.strip()}")
+    if not shutil.which("ip", path=f"{os.environ['PATH']}:/usr/sbin:/sbin"):
+        pytest.skip("no iproute2")
 
 
-def differs(expected: list[str], printed: list[str]) -> bool:
-    """Whether the output is another one. `...` stands for any number of lines."""
-    if not [line for line in expected if line.strip()]:
-        return False
-    pattern = [masked(line) for line in expected if line.strip()]
-    # Log lines differ by what the machine allows.
-    lines = [masked(line) for line in printed if line.strip() and not re.match(r"\d{4}-\d\d-\d\dT", line)]
-
-    def match(at: int, have: int) -> bool:
-        if at == len(pattern):
-            return have == len(lines)
-        if pattern[at] == "...":
-            return any(match(at + 1, later) for later in range(have, len(lines) + 1))
-        return have < len(lines) and pattern[at] == lines[have] and match(at + 1, have + 1)
-
-    return not match(0, 0)
-
-
-class Shell:
-    """A shell inside `netram play`. It ends with the test, and with it the lenders."""
-
-    def __init__(self, directory: Path) -> None:
-        own = Path(sys.executable).parent
-        tools = directory / ".tools"
-        tools.mkdir()
-        (tools / "netram").symlink_to(program())
-        for name, built in {
-            "netram-lab": "netram-lab",
-            "libnetram_sqlite.so": "libnetram_sqlite_extension.so",
-        }.items():
-            (tools / name).symlink_to(Path(program()).with_name(built))
-        self.tools = tools
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("NETRAM_")}
-        environment["PATH"] = f"{tools}:{own}:{environment['PATH']}"
-        environment["NETRAM_STATE_DIR"] = str(directory / ".state")
-        alone: list[str] = []
-        if os.geteuid() == 0:
-            # What pages make in these directories is in the test's own. Mounts of tests beside this one are not kept busy
-            # by their copies in its namespace.
-            foreign = "awk '$2 ~ \"^/(tmp|var/tmp)/\" { print $2 }' /proc/self/mounts | tac | xargs -r -n 1 umount -l"
-            binds = [f"{foreign} || true", "set -e"]
-            for place in OWN:
-                own_place = directory / ".state" / place.strip("/").replace("/", "-")
-                own_place.mkdir(parents=True)
-                own_place.chmod(0o755)
-                binds.append(f"mkdir -p {place}; mount --bind {own_place} {place}")
-            alone = ["unshare", "--mount", "sh", "-c", "; ".join(binds) + '; exec "$@"', "sh"]
-        self.process = subprocess.Popen(
-            [*alone, program(), "play", "--memory", "96MiB", "--", "bash", "--norc"],
-            cwd=directory,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-    def type(self, command: str) -> tuple[list[str], int]:
-        """Output and exit code of a command."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        # Where `make install` puts it.
-        command = command.replace("/usr/local/lib/netram/", f"{self.tools}/")
-        # What runs in the background has this long to say that it does.
-        pause = "sleep 2; " if command.endswith("&") else ""
-        self.process.stdin.write(f"{command}\n{pause}echo {DONE} $?\n")
-        self.process.stdin.flush()
-        printed: list[str] = []
-        for line in self.process.stdout:
-            if line.startswith(DONE):
-                return printed, int(line.split()[1])
-            printed.append(line.rstrip("\n"))
-        raise AssertionError(f"the shell ended at `{command}`: {printed}")
-
-    def end(self) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
+def type_page(page: Path) -> None:
+    text = TEXTS[page]
+    may_type(text)
+    # On a disk: a journal's file system is one, and /tmp may be memory.
+    directory = Path(tempfile.mkdtemp(prefix="netram-page-", dir="/var/tmp"))
+    # Users of other names have their commands run here, too.
+    directory.chmod(0o755)
+    try:
+        for name, content in files(text).items():
+            (directory / name).write_text(content)
+        for folder in ("python/examples", "crates/netram/examples", "crates/bindings/librvm/examples"):
+            shutil.copytree(ROOT / folder, directory / folder)
+        shell = Shell(directory, text)
         try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-        self.process.stdout.close()
+            for step in steps(text):
+                type_step(shell, step)
+        finally:
+            shell.end()
+    finally:
+        remove(directory)
+
+
+def type_step(shell: Shell, step: Step) -> None:
+    command, expected, _ = step
+    if reason := lacks(command):
+        pytest.skip(f"{reason}, at `{command}`")
+    # That shell is this one.
+    printed, code = (shell.greeting, 0) if command == "netram play" else shell.type(command, expected)
+    if reason := lacked(printed):
+        pytest.skip(f"{reason}, at `{command}`")
+    if command == "netram play" and not expected:
+        return
+    shown = "\n".join(expected) or "nothing"
+    if differs(expected, printed):
+        raise AssertionError("\n".join([f"`{command}` (exit code {code}) printed", *printed, f"and not\n{shown}"]))
+    # Commands that wait for what they killed have its code.
+    if not expected and code not in (0, 137, 143):
+        raise AssertionError(f"`{command}` ended with exit code {code}")
+
+
+@pytest.fixture(scope="session")
+def typed(request: pytest.FixtureRequest) -> Iterator[dict[Path, Future[None]]]:
+    """All pages that were asked for, being typed."""
+    asked = [item.callspec.params["page"] for item in request.session.items if hasattr(item, "callspec")]
+    # Without namespaces they would meet: some use the same ports.
+    with ThreadPoolExecutor(AT_ONCE if os.geteuid() == 0 else 1) as pool:
+        longest_first = sorted(asked, key=lambda page: -len(steps(TEXTS[page])))
+        yield {page: pool.submit(type_page, page) for page in longest_first}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_a_page_shows_what_its_commands_print(page: Path) -> None:
-    typed = steps(page.read_text())
-    if name_of(page) in NOT_TYPED:
-        pytest.skip(NOT_TYPED[name_of(page)])
-    if not typed:
-        pytest.skip("no console block")
-    if name_of(page) not in ALWAYS and os.environ.get("NETRAM_PAGES") != "all":
-        pytest.skip("takes servers, mounts or devices of this machine: NETRAM_PAGES=all")
-    needs_root = any(line.startswith("# ") for line in page.read_text().splitlines() if "```" not in line)
-    if needs_root and "```console\n# " in page.read_text() and os.geteuid() != 0:
-        pytest.skip("some commands are for root")
-    tmp_path = Path(tempfile.mkdtemp(prefix="netram-page-"))
-    # Users of other names have their commands run here, too.
-    tmp_path.chmod(0o755)
-    for name, content in files(page.read_text()).items():
-        (tmp_path / name).write_text(content)
-    for folder in ("python/examples", "crates/netram/examples", "crates/bindings/librvm/examples"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)
-    shell = Shell(tmp_path)
-    try:
-        for command, expected in typed:
-            # The test is in that shell already, and on one machine.
-            if re.match(r"netram play\b(?! --)", command) or "10.0.0." in command:
-                continue
-            printed, code = shell.type(command)
-            if absent := re.search(r"(\S+): command not found", "\n".join(printed)):
-                pytest.skip(f"needs {absent[1]}")
-            if differs(expected, printed):
-                pytest.fail(
-                    f"`{command}` (exit code {code}) printed\n" + "\n".join(printed) + "\nand not\n" + "\n".join(expected)
-                )
-    finally:
-        shell.end()
-        shutil.rmtree(tmp_path)
+def test_a_page_shows_what_its_commands_print(page: Path, typed: dict[Path, Future[None]]) -> None:
+    wrong = typed[page].exception()
+    # Where in this file it was found is of no interest.
+    if isinstance(wrong, AssertionError):
+        pytest.fail(str(wrong), pytrace=False)
+    typed[page].result()
 
 
 def test_masking_hides_numbers_and_nothing_else() -> None:
     assert masked("held 3.5 MiB in 12ms, id 1e1093cd7ee5a112") == masked("held 64 KiB in 1.2 s, id 0fab93cd7ee5a000")
+    assert masked("heard 1s 200ms ago") == masked("heard 502ms ago")
+    assert masked("1 record recovered") == masked("12 records recovered")
     assert masked("2 lenders hold it") != masked("2 lenders lost it")
-    assert differs(["a", "b"], ["a"]) and differs(["a"], ["a", "b"])
+    assert masked("2 copies, 2 domains") != masked("1 copy, 1 domain")
+    assert differs(["a", "b"], ["a"]) and differs(["a"], ["a", "b"]) and differs([], ["a"])
     assert not differs(["a", "..."], ["a", "b", "c"]) and differs(["a", "...", "d"], ["a", "b"])
+    assert not differs([], ["bash: line 7:  4321 Killed                  sleep 9", ""])
     page = "```console\n$ one \\\n  two\nprinted\n# three\n```\n```sh\n$ four\n```\n"
-    assert steps(page) == [("one \\\n  two", ["printed"]), ("three", [])]
+    assert steps(page) == [("one \\\n  two", ["printed"], False), ("three", [], True)]
+
+
+def test_a_command_that_hangs_is_named_with_what_it_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_type("")
+    shell = Shell(tmp_path, "")
+    monkeypatch.setattr(console, "COMMAND_S", 1.0)
+    try:
+        with pytest.raises(AssertionError, match=r"(?s)`echo begun; sleep 99` did not end .*\nbegun"):
+            shell.type("echo begun; sleep 99", [])
+    finally:
+        shell.end()
