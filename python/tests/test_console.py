@@ -1,9 +1,10 @@
-"""Every console block of README and of the guide is typed, and its output compared; numbers, sizes and ids are masked.
+"""Every console block of README and of the guide is typed, and its output compared; times and sizes are masked.
 
-All blocks of a page are typed in order into one shell inside `netram play`, in a directory of their own that has the
-repository's examples. A line that begins with `$ ` is a command, one with `# ` a command for root; lines that end in a
-backslash go on. What follows is its output: `...` stands for any lines. A Python block below a line that names `file.py`
-is that file. A page waits for a state by a command that its readers can type, too; nothing here waits for a time.
+All blocks of a page are typed in order into one shell inside `netram play`, in a directory of their own that
+has the repository's examples. A line that begins with `$ ` is a command, one with `# ` a command for root; lines
+that end in a backslash go on. The lines below are its output: `...` stands for any lines. A Python block below a
+line that names `file.py` is that file. A page waits for a state by a command that its readers can type, too;
+nothing here waits for a time.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ MAY_LACK = {
     "sqlite3": "sqlite3",
     "strings": "binutils",
 }
+#: Commands that show the last count that a killed program printed, and the one in its data.
+COUNTS = re.compile(r"^tail -n 1 printed|\bbank\.data$")
+NUMBER = re.compile(r"\s*\d+")
 #: What commands need of the kernel.
 NEEDED = {r"netram mount attach": ["/dev/fuse"], r"netram volume attach|--format": ["/dev/fuse", "/dev/loop-control"]}
 
@@ -112,6 +116,12 @@ def type_step(shell: Shell, step: Step) -> None:
         pytest.skip(f"{reason}, at `{command}`")
     if command == "netram play" and not expected:
         return
+    if COUNTS.search(command):
+        counts = [int(line) for line in printed if NUMBER.fullmatch(line)]
+        shell.counts = counts if command.startswith("tail") else shell.counts + counts
+        if not shell.counts or not 0 < shell.counts[0] <= shell.counts[-1] <= shell.counts[0] + 1:
+            raise AssertionError(f"`{command}`: of {shell.counts} each must be the last that was printed, or one more")
+        expected, printed = ([NUMBER.sub("N", line) for line in lines] for lines in (expected, printed))
     shown = "\n".join(expected) or "nothing"
     if differs(expected, printed):
         raise AssertionError("\n".join([f"`{command}` (exit code {code}) printed", *printed, f"and not\n{shown}"]))
@@ -142,6 +152,7 @@ def test_a_page_shows_what_its_commands_print(page: Path, typed: dict[Path, Futu
 def test_masking_hides_numbers_and_nothing_else() -> None:
     assert masked("held 3.5 MiB in 12ms, id 1e1093cd7ee5a112") == masked("held 64 KiB in 1.2 s, id 0fab93cd7ee5a000")
     assert masked("heard 1s 200ms ago") == masked("heard 502ms ago")
+    assert masked("200") != masked("300")
     assert masked("1 record recovered") == masked("12 records recovered")
     assert masked("2 lenders hold it") != masked("2 lenders lost it")
     assert masked("2 copies, 2 domains") != masked("1 copy, 1 domain")
