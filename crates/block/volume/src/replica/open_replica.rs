@@ -234,7 +234,8 @@ impl OpenReplica {
             self.check_stages()?;
             if let Some(there) = &mut session {
                 alone_since = Instant::now();
-                let turned = there.turn(self, shared.silence_max, TICK);
+                let publish = |report| *lock(&post.report) = report;
+                let turned = there.turn(self, shared.silence_max, TICK, publish);
                 if self.replica.has_client() && self.replica.view().has_served() {
                     self.heard_at = Some(there.heard_at());
                 }
@@ -258,11 +259,12 @@ impl OpenReplica {
             } else if alone_since.elapsed() > IDLE_CLOSE_DELAY {
                 return Ok(());
             }
-            let heard = session.as_ref().map(ReplicaSession::heard_at);
-            *lock(&post.report) = self.report(heard);
             arrived = match session {
                 Some(_) => post.arrivals.try_recv(),
-                None => post.arrivals.recv_timeout(TICK).map_err(|_| TryRecvError::Empty),
+                None => {
+                    *lock(&post.report) = self.report(None);
+                    post.arrivals.recv_timeout(TICK).map_err(|_| TryRecvError::Empty)
+                }
             }
             .ok();
         }
@@ -337,7 +339,7 @@ impl OpenReplica {
         }
     }
 
-    fn report(&self, heard: Option<Instant>) -> ReplicaReport {
+    pub(super) fn report(&self, heard: Option<Instant>) -> ReplicaReport {
         let (failure, usage) = (self.disk.status().failure, usage(&self.root));
         ReplicaReport {
             volume: VolumeId(self.replica.replica_header().identity.volume).to_string(),

@@ -8,7 +8,7 @@ use netram_block::{ApplyError, BLOCK_BYTES, DeviceError, DiskGrowError, FetchErr
 use netram_block_machine::message::{self, BlockDigest, FollowRequest};
 use netram_block_machine::{Replica, ReplicaAction, ReplicaDescription, ReplicaMessage};
 use netram_journal::seal::DataKey;
-use netram_lender::{DataPermit, DataSession};
+use netram_lender::{DataPermit, DataSession, ReplicaReport};
 use netram_proto::port::{IoError, RecordLog};
 use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::Waker;
@@ -104,12 +104,14 @@ impl ReplicaSession {
     }
 
     /// Handles the frames that have arrived, answers, and waits for more, at most `longest`. A client silent
-    /// for `silence` counts as gone.
+    /// for `silence` counts as gone. `publish` is told the copy's new state before the client can know it:
+    /// nobody who has heard from the client then finds an older one here.
     pub(super) fn turn(
         &mut self,
         host: &mut OpenReplica,
         silence: Duration,
         longest: Duration,
+        publish: impl FnOnce(ReplicaReport),
     ) -> Result<(), ReplicaSessionEnd> {
         let mut taken = 0;
         while taken < TURN_BYTES {
@@ -124,6 +126,7 @@ impl ReplicaSession {
             return Err(ReplicaSessionEnd::Session);
         }
         self.settle(host)?;
+        publish(host.report(Some(self.heard_at)));
         self.wire.flush()?;
         if taken < TURN_BYTES {
             self.wire.sleep(longest)?;

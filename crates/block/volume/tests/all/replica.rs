@@ -404,3 +404,18 @@ fn a_lost_client_is_restored_and_serves_at_once() {
     let volume = place.open();
     check(&volume, (10..600).map(|block| (block, 1)));
 }
+
+/// The client hears of a resync's end from the data lender, and tells others.
+#[test]
+fn a_copy_in_service_is_whole_for_everybody_who_asks() {
+    for round in 0..6 {
+        let place = TestPaths::new();
+        let _keeper = place.lender();
+        place.create();
+        let volume = place.open();
+        until("the copy is in service", || standing(&volume).in_service);
+        let found = replicas(&place.address(), &Security::Insecure).unwrap().copies;
+        assert_eq!(found[0].state, "following", "round {round}");
+        volume.close().unwrap();
+    }
+}
