@@ -61,6 +61,8 @@ pub struct UserProgress {
     pub lost: u64,
     /// Time spent acquiring locks.
     pub waited: Duration,
+    /// Time that passed, with the waiting.
+    pub time: Duration,
 }
 
 impl UserProgress {
@@ -72,6 +74,7 @@ impl UserProgress {
             died: self.died - before.died,
             lost: self.lost - before.lost,
             waited: self.waited - before.waited,
+            time: self.time - before.time,
         }
     }
 }
@@ -87,6 +90,7 @@ pub struct MixUser<'n> {
     /// Offset, lock and value of its marker.
     marker: (u64, LockId, u64),
     done: UserProgress,
+    began: Instant,
 }
 
 /// Number of locks that a database with this number of modules needs.
@@ -163,6 +167,7 @@ impl<'n> MixUser<'n> {
             next: None,
             marker: (at, lock, committed),
             done: UserProgress::default(),
+            began: Instant::now(),
         };
         for _ in 0..committed {
             user.choose()?;
@@ -177,7 +182,10 @@ impl<'n> MixUser<'n> {
 
     /// Work since this user began.
     pub fn done(&self) -> UserProgress {
-        self.done
+        UserProgress {
+            time: self.began.elapsed(),
+            ..self.done
+        }
     }
 
     /// Runs one transaction, with retries until it is committed. After an error, drop the user and inspect
