@@ -1,5 +1,5 @@
-//! Documents that point at nothing mislead at the worst moment: every relative link must resolve, to a heading
-//! if it names one, and every path of the tree that the architecture names must exist.
+//! Documents that point at nothing mislead at the worst moment: every relative link must resolve, to a
+//! heading if it names one, and every path of the tree that the architecture names must exist.
 
 use std::path::{Path, PathBuf};
 
@@ -77,8 +77,8 @@ fn names_the_tree(document: &Path) -> bool {
     document == Path::new("ARCHITECTURE.md") || document.starts_with("docs")
 }
 
-/// Names by which links reach the headings of a document: lower case, without punctuation, `-` for spaces, and
-/// a number where a heading stands several times.
+/// Names by which links reach the headings of a document: lower case, without punctuation, `-` for spaces,
+/// and a number where a heading stands several times.
 fn anchors(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut fenced = false;

@@ -128,8 +128,8 @@ pub(crate) fn lenders_in_environment() -> Result<Vec<NetAddress>> {
     parsed.collect()
 }
 
-/// Returns the file of the cluster key: the one that was given, or else a default one that exists. `None` with
-/// `insecure`, and if there is no such file.
+/// Returns the file of the cluster key: the one that was given, or else a default one that exists. `None`
+/// with `insecure`, and if there is no such file.
 pub(crate) fn key_file(given: Option<&PathBuf>, insecure: bool) -> Option<PathBuf> {
     given.cloned().or_else(|| match insecure {
         true => None,

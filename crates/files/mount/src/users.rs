@@ -34,8 +34,8 @@ pub fn users(directory: &Path) -> Vec<MountUser> {
     find(directory, None)
 }
 
-/// Processes, other than this one, that have a file of the file system open that is mounted at `directory`. The
-/// mount's own server has the directory beneath open, whose path is the same.
+/// Processes, other than this one, that have a file of the file system open that is mounted at `directory`.
+/// The mount's own server has the directory beneath open, whose path is the same.
 pub(crate) fn users_of_mount(directory: &Path) -> Vec<MountUser> {
     let device = fs::metadata(directory).map(|found| found.dev());
     find(directory, device.ok())

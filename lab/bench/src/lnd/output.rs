@@ -202,7 +202,7 @@ fn database(text: &mut String, report: &LndReport, facts: &LndFacts) {
         let version = report.postgres.as_deref().unwrap_or_default();
         let _ = writeln!(
             text,
-            "\n### Not in the paper: {version}, all its data on ext4 on the device; pgbench\n\n\
+            "\n### Not in the paper: PostgreSQL\n\npgbench on {version}, all its data on ext4 on the device.\n\n\
              | device | a second, one client | ms each | a second, eight clients | ms each |\n|---|---:|---:|---:|---:|"
         );
         for (system, done) in &report.transactions {

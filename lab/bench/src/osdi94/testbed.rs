@@ -142,8 +142,8 @@ impl OsdiMemory {
         })
     }
 
-    /// Begins a transaction that stores to the region and is never undone. Until it has committed changes, the
-    /// last record is empty.
+    /// Begins a transaction that stores to the region and is never undone. Until it has committed changes,
+    /// the last record is empty.
     pub(super) fn begin(&self) -> Result<OsdiTransaction, BenchError> {
         self.rvm.log().length.set(0);
         let mut transaction = self.rvm.begin(RestoreMode::NoRestore);

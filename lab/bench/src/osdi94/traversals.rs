@@ -302,7 +302,8 @@ impl TraversalWriter<'_> {
             OsdiCurve::Log | OsdiCurve::Adaptive => self.memory.declared() - before,
             _ => 0,
         };
-        // An even number of exchanges leaves all bytes as they were: pages show no change, and nothing is sent.
+        // An even number of exchanges leaves all bytes as they were: pages show no change, and nothing is
+        // sent.
         if self.memory.with_last_record(<[u8]>::is_empty) {
             let nothing = RecordSize {
                 updates,

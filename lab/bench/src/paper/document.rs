@@ -3,8 +3,8 @@
 /// Longest line of prose, in characters.
 const WIDTH: usize = 110;
 
-/// Returns a document with this title, whose prose is in the page `prose` beside it. Headings of `body` are of
-/// level three and become level two; prose is wrapped, tables stay.
+/// Returns a document with this title, whose prose is in the page `prose` beside it. Headings of `body` are
+/// of level three and become level two; prose is wrapped, tables stay.
 pub(crate) fn document(title: &str, prose: &str, body: &str) -> String {
     let mut text = format!("# {title}\n\n");
     wrap(

@@ -294,8 +294,8 @@ fn warn_old_releases(inquiry: &Recovery) {
     }
 }
 
-/// Returns the name of a program and of its subcommand. A helper that `netram` starts of itself has `@` before
-/// its name, for systemd, and the hidden word `part` after it.
+/// Returns the name of a program and of its subcommand. A helper that `netram` starts of itself has `@`
+/// before its name, for systemd, and the hidden word `part` after it.
 fn command_name(mut arguments: impl Iterator<Item = String>) -> String {
     let program = arguments.next().unwrap_or_default();
     let program = Path::new(&program)

@@ -2,8 +2,8 @@
 //!
 //! The byte at LSN `n` lies at `n` modulo the capacity, so another capacity moves every record. An empty log
 //! has none to move: its data area holds only old records, at places where no reader looks for them.
-//! `docs/design/journal.md` shows why none of them can be taken for a record, or for proof of damage, at its new
-//! place.
+//! `docs/design/journal.md` shows why none of them can be taken for a record, or for proof of damage, at its
+//! new place.
 //!
 //! Not here: making the file longer beforehand, and holding the journal's lock throughout. The driver does
 //! both.
