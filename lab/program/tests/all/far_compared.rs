@@ -104,7 +104,7 @@ fn each_method_is_run_or_its_obstacle_reported() {
         .unwrap()
         .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
         .collect();
-    let expected = ["far-lookups.svg", "far-scan.svg", "far.csv", "far.md"].map(str::to_owned);
+    let expected = ["far-lookups.svg", "far-scan.svg", "far.csv", "far-results.md"].map(str::to_owned);
     assert_eq!(files, BTreeSet::from(expected));
     let rows = fs::read_to_string(out.path().join("far.csv")).unwrap();
     assert_eq!(rows.lines().count(), cells.len() + 1);
