@@ -11,8 +11,8 @@
 //! assert_eq!(allocations() - before, 1);
 //! ```
 //!
-//! A test that counts the whole process is the only one of its program. The process's first thread is left out
-//! unless it counts itself: there the harness keeps its books, at any moment.
+//! A test that counts the whole process is the only one of its program. The process's first thread is left
+//! out unless it counts itself: there the harness keeps its books, at any moment.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -30,7 +30,7 @@ thread_local! {
     static IS_FIRST: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
-/// Number of allocations in this process so far, without those of the process's first thread unless this is it.
+/// Number of allocations in this process so far, without those of its first thread unless this is it.
 pub fn allocations() -> u64 {
     let others = OF_OTHERS.load(Ordering::Relaxed);
     match is_first() {

@@ -69,8 +69,8 @@ fn with_two_copies_a_lender_that_is_killed_costs_the_program_nothing() {
     assert_eq!((status.code(), found.as_str()), (Some(0), "same\n"), "{said}");
 }
 
-/// A dead lender is noticed after 5 s; the other one is asked long before. A busy machine may take as long for
-/// its own reasons, but hardly three times.
+/// A dead lender is noticed after 5 s; the other one is asked long before. A busy machine may take as long
+/// for its own reasons, but hardly three times.
 #[test]
 fn with_two_copies_a_lender_that_stands_still_is_not_waited_for() {
     let Some(site) = RunTestbed::new("still", 2, "64MiB") else {
