@@ -8,7 +8,7 @@
 //!
 //! ```no_run
 //! # fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use netram_volume::{Device, JOURNAL_BYTES_DEFAULT, Volume};
+//! use netram_volume::{BlockDevice, JOURNAL_BYTES_DEFAULT, Volume};
 //!
 //! Volume::create("bank.volume".as_ref(), 1 << 30, JOURNAL_BYTES_DEFAULT)?;
 //! let (volume, _) = Volume::open("bank.volume".as_ref())?; // bank.volume/netram.toml, and the environment over it

@@ -7,10 +7,10 @@
 //! be mapped at any address. Layout, crash arguments and figures: `docs/design/heap.md`.
 //!
 //! ```no_run
-//! # use netram_proto::port::{Durability, Log};
+//! # use netram_proto::port::{Durability, RecordLog};
 //! # use netram_heap::{Heap, Ptr};
 //! # use netram_rvm::{RestoreMode, Rvm, SegmentStorage};
-//! # fn example<L: Log, S: SegmentStorage>(rvm: &Rvm<L, S>) -> Result<(), Box<dyn std::error::Error>> {
+//! # fn example<L: RecordLog, S: SegmentStorage>(rvm: &Rvm<L, S>) -> Result<(), Box<dyn std::error::Error>> {
 //! let heap = Heap::format(rvm, rvm.map("bank.data", 0, 0)?)?; // the first time; then Heap::open
 //!
 //! let mut open = rvm.begin(RestoreMode::Restore);
