@@ -214,12 +214,13 @@ impl OpenReplica {
         post: &ReplicaMailbox,
         first: DataSession,
     ) -> Result<(), ReplicaError> {
+        let publish = |report| *lock(&post.report) = report;
         let mut session: Option<ReplicaSession> = None;
         let mut arrived = Some(first);
         let mut alone_since = Instant::now();
         loop {
             if let Some(newcomer) = arrived.take() {
-                match ReplicaSession::greet(newcomer, self, &post.waker) {
+                match ReplicaSession::greet(newcomer, self, &post.waker, publish) {
                     Ok(Some(newcomer)) => session = Some(newcomer),
                     Ok(None) | Err(ReplicaSessionEnd::Session) => (),
                     Err(ReplicaSessionEnd::Replica(error)) => return Err(error),
@@ -234,7 +235,6 @@ impl OpenReplica {
             self.check_stages()?;
             if let Some(there) = &mut session {
                 alone_since = Instant::now();
-                let publish = |report| *lock(&post.report) = report;
                 let turned = there.turn(self, shared.silence_max, TICK, publish);
                 if self.replica.has_client() && self.replica.view().has_served() {
                     self.heard_at = Some(there.heard_at());
@@ -262,7 +262,7 @@ impl OpenReplica {
             arrived = match session {
                 Some(_) => post.arrivals.try_recv(),
                 None => {
-                    *lock(&post.report) = self.report(None);
+                    publish(self.report(None));
                     post.arrivals.recv_timeout(TICK).map_err(|_| TryRecvError::Empty)
                 }
             }

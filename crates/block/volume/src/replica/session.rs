@@ -70,6 +70,7 @@ impl ReplicaSession {
         session: DataSession,
         host: &mut OpenReplica,
         waker: &Waker,
+        publish: impl FnOnce(ReplicaReport),
     ) -> Result<Option<ReplicaSession>, ReplicaSessionEnd> {
         let mut greeted = ReplicaSession {
             wire: ReplicaLink::new(session.link)?,
@@ -83,6 +84,10 @@ impl ReplicaSession {
             _ => ReplicaAction::Describe,
         };
         greeted.act(host, deed)?;
+        // An inquiry is no sign of the client.
+        if kind == FrameKind::Follow {
+            publish(host.report(Some(greeted.heard_at)));
+        }
         greeted.wire.flush()?;
         if kind != FrameKind::Follow {
             return Ok(None);
