@@ -167,6 +167,7 @@ impl BackingDirectory {
         self.copy_attributes(&files, &self.dir).inspect_err(|_| {
             let _ = fs::remove_dir(&files).and_then(|()| fs::remove_dir(self.private_dir()));
         })?;
+        sync(&files)?;
         let path = self.journal_file();
         match durable::create(&path, journal.as_os_str().as_bytes()) {
             // Another process began to take the directory at the same moment.
