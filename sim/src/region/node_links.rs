@@ -19,7 +19,7 @@ const WINDOW: usize = 6;
 /// The two directions of a link.
 const UP: usize = 0;
 const DOWN: usize = 1;
-/// Its two ends.
+/// The two ends of a link.
 const NODE: usize = 0;
 const SERVER: usize = 1;
 

@@ -19,7 +19,7 @@ pub(super) const NEVER: RecordNumber = RecordNumber(u64::MAX);
 pub(super) enum OrphanState {
     Unread,
     Asking,
-    /// Its records with the number of the first.
+    /// Records of the dead node, with the number of the first.
     Read(RecordNumber, Vec<PayloadBytes>),
     /// The server needs nothing of it. Its lenders are told that it is over, then it is removed.
     Over,

@@ -43,7 +43,7 @@ pub(super) struct ServerHost {
     pub(super) boot: u32,
     clock: Clock,
     pub(super) paused_until: Time,
-    /// Its disk is slow until this time.
+    /// The server's disk is slow until this time.
     pub(super) slow_until: Time,
     region: Vec<u64>,
     writes: VecDeque<QueuedWrite>,
