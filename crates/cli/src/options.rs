@@ -47,9 +47,9 @@ impl SecurityArgs {
         security(self.key_file.as_ref(), self.insecure)
     }
 
-    /// Returns the file of the key that [`SecurityArgs::security`] uses.
-    pub(crate) fn key_file(&self) -> Option<PathBuf> {
-        key_file(self.key_file.as_ref(), self.insecure)
+    /// Returns the file of the key for these lenders, as [`key_file`] does.
+    pub(crate) fn key_file(&self, lenders: &[NetAddress]) -> Option<PathBuf> {
+        key_file(self.key_file.as_ref(), self.insecure, lenders)
     }
 }
 
@@ -93,7 +93,7 @@ impl LenderAddresses {
         }
     }
 
-    /// Returns the same; if there are none, the lender of this machine.
+    /// Returns the lenders that are named; if there are none, the lender of this machine.
     pub(crate) fn all_or_local(&self) -> Result<Vec<NetAddress>> {
         let named = self.named()?;
         Ok(match named.is_empty() {
@@ -102,11 +102,11 @@ impl LenderAddresses {
         })
     }
 
-    /// Returns the same.
+    /// Returns the same lenders.
     ///
     /// # Errors
     ///
-    /// There are none.
+    /// No lender is named.
     pub(crate) fn all(&self) -> Result<Vec<NetAddress>> {
         let all = self.named()?;
         if all.is_empty() {
@@ -128,10 +128,11 @@ pub(crate) fn lenders_in_environment() -> Result<Vec<NetAddress>> {
     parsed.collect()
 }
 
-/// Returns the file of the cluster key: the one that was given, or else a default one that exists. `None`
-/// with `insecure`, and if there is no such file.
-pub(crate) fn key_file(given: Option<&PathBuf>, insecure: bool) -> Option<PathBuf> {
-    given.cloned().or_else(|| match insecure {
+/// Returns the file of the cluster key for these lenders: the one that was given, or else a default one that
+/// exists. `None` with `insecure`, if there is no such file, and without lenders: then nobody needs a key, and
+/// the default one may be of other users.
+pub(crate) fn key_file(given: Option<&PathBuf>, insecure: bool, lenders: &[NetAddress]) -> Option<PathBuf> {
+    given.cloned().or_else(|| match insecure || lenders.is_empty() {
         true => None,
         false => default_key_file(),
     })
@@ -279,5 +280,13 @@ mod tests {
         let path = PathBuf::from("/nowhere");
         assert!(security(Some(&path), true).unwrap_err().is::<UsageError>());
         assert!(!security(Some(&path), false).unwrap_err().is::<UsageError>());
+    }
+
+    /// The machine's key may be its lender's alone: a program without lenders must not need it.
+    #[test]
+    fn without_lenders_no_default_key_is_looked_for() {
+        let named = PathBuf::from("/nowhere");
+        assert_eq!(key_file(None, false, &[]), None);
+        assert_eq!(key_file(Some(&named), false, &[]), Some(named));
     }
 }

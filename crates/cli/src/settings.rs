@@ -117,10 +117,7 @@ impl LenderArgs {
     pub(crate) fn key(&self) -> Result<Option<String>> {
         let of_play = self.are_of_play()? && self.key_file.as_deref() == Some(key_in_environment().as_path());
         // A default file stands in the settings too: another may come before it one day.
-        let used = match self.lender.is_empty() {
-            true => self.key_file.clone(),
-            false => key_file(self.key_file.as_ref(), self.insecure),
-        };
+        let used = key_file(self.key_file.as_ref(), self.insecure, &self.lender);
         used.filter(|_| !of_play).as_deref().map(key_path).transpose()
     }
 

@@ -14,7 +14,7 @@ use netram_block::{FlushPolicy, StagePolicy};
 use netram_block_machine::SourceTiming;
 use netram_journal::JournalConfig;
 use netram_journal::settings::{JournalSettings, SettingsError, SettingsFile, plain, size};
-use netram_transport::{ClusterKey, NetAddress, NetAddressError, Security};
+use netram_transport::{NetAddress, NetAddressError, Security};
 use serde::Deserialize;
 
 /// Minimum bytes of a stage; smaller ones would sync the image for only a few writes.
@@ -149,13 +149,12 @@ impl VolumeSettings {
     ///
     /// # Errors
     ///
-    /// [`SettingsError::DataKey`] if the key file cannot be read.
+    /// [`SettingsError::Security`] if the key file cannot be read.
     pub fn data_security(&self, lenders: &Security) -> Result<Security, SettingsError> {
-        let Some(path) = &self.data_lender_key_file else {
-            return Ok(lenders.clone());
-        };
-        let key = ClusterKey::load(path).map_err(SettingsError::DataKey)?;
-        Ok(Security::Key(key))
+        match &self.data_lender_key_file {
+            Some(path) => Ok(Security::choose(Some(path.clone()), false)?),
+            None => Ok(lenders.clone()),
+        }
     }
 
     fn set(&mut self, name: &str, text: &str) -> Result<(), SettingsError> {

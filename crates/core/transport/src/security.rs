@@ -33,7 +33,7 @@ pub enum SecurityError {
     )]
     NoKey(PathBuf),
     /// The key file cannot be loaded.
-    #[error("{source}")]
+    #[error("the key {path} cannot be loaded: {source}")]
     Key {
         /// The key file.
         path: PathBuf,
@@ -69,7 +69,10 @@ impl Security {
 pub fn default_key_file() -> Option<PathBuf> {
     match variable(KEY_VARIABLE) {
         Some(named) => Some(named.into()),
-        None => files_of_user().into_iter().find(|file| file.exists()),
+        // If the lookup fails, the file may exist: loading it says why it cannot be read (rule 17).
+        None => files_of_user()
+            .into_iter()
+            .find(|file| file.try_exists().unwrap_or(true)),
     }
 }
 

@@ -175,7 +175,12 @@ impl RunProgram {
             size_bytes: self.size.0,
             threshold_bytes: self.threshold.0,
             lenders: self.lenders.clone(),
-            key_file: self.security.key_file().as_ref().map(absolute).transpose()?,
+            key_file: self
+                .security
+                .key_file(&self.lenders)
+                .as_ref()
+                .map(absolute)
+                .transpose()?,
             copies: usize::from(self.copies),
             spill: self.spill.as_ref().map(absolute).transpose()?,
             spill_bytes: self.spill_size.map_or(u64::MAX, |size| size.0),

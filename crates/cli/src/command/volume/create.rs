@@ -91,7 +91,11 @@ impl CreateVolume {
         let bytes = self.journal_size.0;
         self.lenders
             .remark_waiting("writes", &place.settings_file(), bytes);
-        remark_data_lender(&place)?;
+        if let Err(error) = remark_data_lender(&place) {
+            output::remark(format_args!(
+                "the volume cannot be opened with these settings: {error}"
+            ));
+        }
         Ok(ExitCode::SUCCESS)
     }
 

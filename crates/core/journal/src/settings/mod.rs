@@ -32,7 +32,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use netram_proto::journal::CommitRule;
 use netram_transport::multicast::TTL_DEFAULT;
-use netram_transport::{KeyError, MulticastGroup, NetAddress, Security, SecurityError, WaitPolicy};
+use netram_transport::{MulticastGroup, NetAddress, Security, SecurityError, WaitPolicy};
 use serde::Deserialize;
 
 use crate::config::{JournalConfig, MulticastOptions};
@@ -110,11 +110,8 @@ pub enum SettingsError {
         reason: String,
     },
     /// The protection of the links cannot be chosen.
-    #[error("the lenders' cluster key: {0}")]
+    #[error(transparent)]
     Security(#[from] SecurityError),
-    /// The key of data sessions cannot be loaded.
-    #[error("the data lender's key: {0}")]
-    DataKey(#[from] KeyError),
 }
 
 /// The file's values before they are checked.
