@@ -129,8 +129,8 @@ pub(crate) fn lenders_in_environment() -> Result<Vec<NetAddress>> {
 }
 
 /// Returns the file of the cluster key for these lenders: the one that was given, or else a default one that
-/// exists. `None` with `insecure`, if there is no such file, and without lenders: then nobody needs a key, and
-/// the default one may be of other users.
+/// exists. `None` with `insecure`, without such a file, and without lenders: nobody needs a key then, and the
+/// default one may be another user's.
 pub(crate) fn key_file(given: Option<&PathBuf>, insecure: bool, lenders: &[NetAddress]) -> Option<PathBuf> {
     given.cloned().or_else(|| match insecure || lenders.is_empty() {
         true => None,
