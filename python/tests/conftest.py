@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -36,7 +37,11 @@ class Lender:
         self.name = f"python-{os.getpid()}-{next(_names)}"
         self.memory = Path(f"/dev/shm/netram-{self.name}.mem")
         self.arguments = arguments or ("--insecure",)
-        self.start("tcp://127.0.0.1:0")
+        # Bound and not listening: while the lender is down, nobody else gets its port. A server may listen there.
+        self.port = socket.socket()
+        self.port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.port.bind(("127.0.0.1", 0))
+        self.start(f"tcp://127.0.0.1:{self.port.getsockname()[1]}")
 
     def start(self, listen: str) -> None:
         command = [program(), "lender", "serve", "--with-parent", "--memory", self.size, "--listen", listen]
@@ -60,6 +65,7 @@ class Lender:
 
     def stop(self) -> None:
         self.kill()
+        self.port.close()
         self.memory.unlink(missing_ok=True)
 
     def restart(self) -> None:

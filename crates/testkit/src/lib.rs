@@ -6,10 +6,12 @@
 
 pub mod disk;
 pub mod mounted;
+pub mod port;
 pub mod rvm;
 pub mod shared;
 
-use std::io::{BufRead, BufReader, Write};
+use port::{ANY_PORT, reserve_port};
+use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -169,6 +171,11 @@ impl LenderProcess {
     pub fn with_memory(memory: &str, name: &str, arguments: &[&str]) -> LenderProcess {
         let name = format!("test-{}-{name}", std::process::id());
         let store = PathBuf::from(format!("/dev/shm/netram-{name}.mem"));
+        let own_port = |argument: &&str| match *argument {
+            ANY_PORT => reserve_port(),
+            argument => argument.to_owned(),
+        };
+        let errors = tempfile::tempfile().expect("a file of our own");
         let mut command = netram();
         command
             .args([
@@ -182,12 +189,12 @@ impl LenderProcess {
                 "--store",
             ])
             .arg(&store)
-            .args(arguments)
+            .args(arguments.iter().map(own_port))
             // However little memory the test machine has free.
             .env("NETRAM_KEEP_FREE", "0")
             .env("NETRAM_PRESSURE", "0")
             .stdout(Stdio::piped())
-            .stderr(Stdio::null());
+            .stderr(errors.try_clone().expect("a descriptor"));
         let mut child = start(&mut command);
         let output = child.stdout.take().expect("the output is piped");
         let mut lender = LenderProcess {
@@ -207,7 +214,11 @@ impl LenderProcess {
                 return lender;
             }
         }
-        panic!("the lender ended before it was ready");
+        let mut said = String::new();
+        let mut errors = errors;
+        errors.rewind().expect("it is a file");
+        errors.read_to_string(&mut said).expect("the lender speaks UTF-8");
+        panic!("the lender ended before it was ready: {said}");
     }
 
     pub fn id(&self) -> u32 {
