@@ -1,9 +1,9 @@
 //! A client with the cluster's key that means harm. It speaks to lenders of another client's journal, in its
-//! own name or in the writer's. Every member names its writer to any client that asks.
+//! own name or in the writer's. It knows the members' states.
 //!
-//! It can take members from the writer and lie about the records they hold, because journals have no owners.
-//! The rules of members still hold, and recovery refuses to open a journal that lacks acknowledged records;
-//! it never opens one silently.
+//! It changes nothing of a journal that has an owner (rule 15). From the writer of a journal without one it
+//! can take members, and lie about the records they hold. The rules of members still hold, and recovery
+//! refuses to open a journal that lacks acknowledged records; it never opens one silently.
 
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::limit::WINDOW_BYTES_MIN;
@@ -11,13 +11,14 @@ use netram_proto::member::MemberState;
 use netram_proto::port::RecordKind;
 use netram_proto::wire::{ChainPoint, Flag, Frame, FrameHeader, FrameKind, RecordHeader, finish_record};
 
+use crate::check::rule15;
 use crate::kernel::SimKernel;
 use crate::lender::{PacketOutcome, packet_of};
 use crate::lenders::Lenders;
 use crate::net::Network;
 
 /// Number of the intruder's connection.
-const CONN: usize = usize::MAX;
+pub(crate) const CONN: usize = usize::MAX - 1;
 const NAME: u64 = 0xBAD;
 
 /// Sends a few harmful frames to a lender.
@@ -63,6 +64,7 @@ fn send_packet(
     kernel.tell(|| format!("an intruder says a frame of kind {kind} to lender {lender}"));
     let outcome = lenders[lender].on_packet(CONN, packet, journal, planted);
     let after = lenders[lender].state();
+    rule15::untouched(kernel, lender, &before, &after);
     if before != after {
         kernel.hit("intruder: members changed");
         lenders.mark_tampered(lender);

@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn};
 use netram_proto::member::{Member, MemberReply, MemberState, Window};
 use netram_proto::multicast::{Reassembly, ReassemblyVerdict};
+use netram_proto::owner::allows_fence;
 use netram_proto::planted::FaultSwitch;
 use netram_proto::session::{LenderSession, SessionAction};
 use netram_proto::time::Time;
-use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind};
+use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 
 use crate::check::rule02::MemberObserver;
+use crate::intruder;
+use crate::signatures::is_signed;
 use crate::window_ring::WindowRing;
 
 /// Result of handling a packet.
@@ -175,7 +178,16 @@ impl SimLender {
         let Ok(frame) = Frame::parse(packet) else {
             return PacketOutcome::Ended;
         };
-        match self.sessions.entry(conn).or_default().handle(&frame) {
+        let session = self.sessions.entry(conn).or_insert_with(|| {
+            let mut session = LenderSession::default();
+            session.plant(planted);
+            // Every other client has the journal's key, and proves it at once.
+            if conn != intruder::CONN {
+                session.prove(journal.0);
+            }
+            session
+        });
+        match session.handle(&frame) {
             Ok(SessionAction::Bind(bound, _)) if bound == journal => {
                 let header = FrameHeader {
                     sender: self.incarnation.0,
@@ -208,7 +220,11 @@ impl SimLender {
                 None => self.on_member_frame(&frame, journal, planted),
             },
             Ok(
-                SessionAction::Bind(..) | SessionAction::Data | SessionAction::Share | SessionAction::Deposit,
+                SessionAction::Bind(..)
+                | SessionAction::Data
+                | SessionAction::Share
+                | SessionAction::Deposit
+                | SessionAction::Prove(_),
             )
             | Err(_) => PacketOutcome::Ended,
         }
@@ -314,6 +330,14 @@ impl SimLender {
             return PacketOutcome::Reply(packet_of(&header, &body[..length]));
         }
         let before = self.state();
+        let last = (before.epoch, before.writer);
+        if frame.header.kind == FrameKind::Fence && !allows_fence(journal, frame, last, Some(&is_signed)) {
+            let header = FrameHeader {
+                flags: RefusalReason::NotOwner as u8,
+                ..FrameHeader::new(FrameKind::Refuse)
+            };
+            return PacketOutcome::Reply(packet_of(&header, &[]));
+        }
         let incarnation = self.incarnation;
         let member = self.member.get_or_insert_with(|| {
             let mut member = Member::new(journal, incarnation);

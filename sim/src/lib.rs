@@ -67,6 +67,7 @@ pub mod rng;
 pub mod runner;
 pub mod scenario;
 mod server;
+mod signatures;
 mod slots;
 pub mod storage;
 pub mod trace;

@@ -86,11 +86,16 @@ pub(crate) struct LenderAddresses {
 impl LenderAddresses {
     /// Returns the lenders given on the command line; if there are none, those of the environment.
     fn named(&self) -> Result<Vec<NetAddress>> {
-        let given = [&self.flags[..], &self.plain].concat();
+        let given = self.given();
         match given.is_empty() {
             true => lenders_in_environment(),
             false => Ok(given),
         }
+    }
+
+    /// Returns the lenders given on the command line.
+    pub(crate) fn given(&self) -> Vec<NetAddress> {
+        [&self.flags[..], &self.plain].concat()
     }
 
     /// Returns the lenders that are named; if there are none, the lender of this machine.
@@ -100,20 +105,6 @@ impl LenderAddresses {
             true => vec![default_address(&Security::Insecure, LENDER_PORT)],
             false => named,
         })
-    }
-
-    /// Returns the same lenders.
-    ///
-    /// # Errors
-    ///
-    /// No lender is named.
-    pub(crate) fn all(&self) -> Result<Vec<NetAddress>> {
-        let all = self.named()?;
-        if all.is_empty() {
-            let sentence = format!("no lender is named: give --lender ADDRESS, or set {LENDERS_VARIABLE}");
-            return Err(UsageError(sentence).into());
-        }
-        Ok(all)
     }
 }
 

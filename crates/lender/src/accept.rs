@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use netram_proto::id::{DepositId, JournalId};
-use netram_proto::session::{LenderSession, SessionAction};
+use netram_proto::session::{LenderSession, SessionAction, SessionError};
 use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::pending_connections::PendingLimits;
 use netram_transport::{
     Acceptor, AcceptorLimits, ConnectionHandler, GreetOutcome, HandshakeError, Link, LinkError, Listener,
-    Poller, SendProgress,
+    OwnerId, Poller, SendProgress, check_proof,
 };
 
 use crate::data::{DataPermit, DataSession};
@@ -29,6 +29,16 @@ enum ListenerKind {
     /// All but data sessions, which have a listener of their own.
     Members,
     Data,
+    /// The operator's, who ends journals and asks for the status.
+    Operator,
+}
+
+/// A client as far as it has introduced itself.
+#[derive(Debug, Default)]
+pub(crate) struct Greeting {
+    pub(crate) session: LenderSession,
+    /// The owner that the client has proven to be.
+    pub(crate) owner: Option<OwnerId>,
 }
 
 /// A client's request for a session.
@@ -109,7 +119,7 @@ impl LenderAcceptor {
 
 impl ConnectionHandler for LenderAcceptor {
     type Permit = ConnectionPermit;
-    type Greeting = LenderSession;
+    type Greeting = Greeting;
     type Request = SessionRequest;
 
     fn is_stopping(&self) -> bool {
@@ -124,27 +134,23 @@ impl ConnectionHandler for LenderAcceptor {
         &mut self,
         listener: usize,
         link: &mut Link,
-        session: &mut LenderSession,
+        greeting: &mut Greeting,
     ) -> GreetOutcome<SessionRequest> {
+        let ordinary = self.shared.addresses.len();
         let kind = match &self.shared.config.data_listener {
+            _ if listener >= ordinary + self.shared.data_addresses.len() => ListenerKind::Operator,
             None => ListenerKind::All,
-            Some(_) if listener < self.shared.addresses.len() => ListenerKind::Members,
+            Some(_) if listener < ordinary => ListenerKind::Members,
             Some(_) => ListenerKind::Data,
         };
-        greet(&self.shared, kind, link, session)
+        greet(&self.shared, kind, link, greeting)
     }
 
-    fn take(
-        &mut self,
-        request: SessionRequest,
-        link: Link,
-        session: LenderSession,
-        permit: ConnectionPermit,
-    ) {
+    fn take(&mut self, request: SessionRequest, link: Link, greeting: Greeting, permit: ConnectionPermit) {
         match request {
             SessionRequest::Journal(journal) => self.hand_to_shard(SessionArrival {
                 link,
-                session,
+                greeting,
                 journal,
                 permit,
             }),
@@ -172,15 +178,30 @@ fn greet(
     shared: &DaemonState,
     kind: ListenerKind,
     link: &mut Link,
-    session: &mut LenderSession,
+    greeting: &mut Greeting,
 ) -> GreetOutcome<SessionRequest> {
     let mut outcome = GreetOutcome::Waits;
+    if kind == ListenerKind::Operator {
+        greeting.session.trust_operator();
+    }
     // A peer that does not read its answers gets no further ones.
     while let Ok(true) = link.flush() {
         let action = match link.receive() {
             Ok(Some(packet)) => {
                 let frame = Frame::parse(packet).ok();
-                match frame.and_then(|frame| session.handle(&frame).ok()) {
+                let judged = frame.map(|frame| greeting.session.handle(&frame));
+                if let Some(Ok(SessionAction::Prove(proof))) = judged {
+                    let Some(owner) = check_proof(link.session(), &proof) else {
+                        return dismiss(shared, link, RefusalReason::NotOwner, BAD_PROOF);
+                    };
+                    greeting.session.prove(owner.owned());
+                    greeting.owner = Some(owner);
+                    continue;
+                }
+                if let Some(Err(SessionError::NotOwner)) = judged {
+                    return dismiss(shared, link, RefusalReason::NotOwner, NOT_OWNER);
+                }
+                match judged.and_then(Result::ok) {
                     Some(SessionAction::Data) if shared.data.is_some() && kind != ListenerKind::Members => {
                         return GreetOutcome::Request(SessionRequest::Data(packet.to_vec()));
                     }
@@ -210,14 +231,28 @@ fn greet(
             },
             refused => {
                 let (reason, why) = refusal(kind, refused);
-                tracing::warn!(peer = link.peer(), "{why}");
-                // The answer is best effort; the connection ends in any case.
-                let _ = link.send(&[&shared.refusal(reason).encode(0)]);
-                return GreetOutcome::Gone;
+                return dismiss(shared, link, reason, why);
             }
         }
     }
     outcome
+}
+
+const BAD_PROOF: &str =
+    "client dropped: its proof that it owns a journal is wrong, or was made for another link";
+const NOT_OWNER: &str = "client refused: it asks for a journal and does not prove that it owns it (another client's \
+                         journal, or a copy of one without its key)";
+
+/// Refuses a client. The answer is best effort; the connection ends in any case.
+fn dismiss(
+    shared: &DaemonState,
+    link: &mut Link,
+    reason: RefusalReason,
+    why: &str,
+) -> GreetOutcome<SessionRequest> {
+    tracing::warn!(peer = link.peer(), "{why}");
+    let _ = link.send(&[&shared.refusal(reason).encode(0)]);
+    GreetOutcome::Gone
 }
 
 fn send_report(shared: &DaemonState, link: &mut Link) -> Result<SendProgress, LinkError> {
@@ -257,7 +292,7 @@ fn refusal(kind: ListenerKind, action: Option<SessionAction>) -> (RefusalReason,
         Some(SessionAction::Bind(..) | SessionAction::Status) => {
             unreachable!("this listener binds journals and answers status requests")
         }
-        Some(SessionAction::Member(_) | SessionAction::Invite(_)) | None => (
+        Some(SessionAction::Member(_) | SessionAction::Invite(_) | SessionAction::Prove(_)) | None => (
             RefusalReason::Malformed,
             "client dropped: its first frame is invalid",
         ),

@@ -174,12 +174,22 @@ impl Default for LenderConfig {
     }
 }
 
+/// End of the name of a lender's operator socket. Before it stands the name of its store.
+pub const OPERATOR_SUFFIX: &str = ".operator";
+
 impl LenderConfig {
     /// The store's file: the configured one, or the one named after the user and the lender.
     pub fn store_path(&self) -> PathBuf {
         let user = rustix::process::geteuid().as_raw();
         let named = || PathBuf::from(format!("/dev/shm/netram-{user}-{}.mem", self.name));
         self.store.clone().unwrap_or_else(named)
+    }
+
+    /// The Unix socket beside the store at which this user and root may end any journal.
+    pub fn operator_path(&self) -> PathBuf {
+        let mut path = self.store_path().into_os_string();
+        path.push(OPERATOR_SUFFIX);
+        path.into()
     }
 
     /// Number of threads that will serve journals.

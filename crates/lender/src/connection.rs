@@ -9,10 +9,12 @@ use netram_proto::id::Lsn;
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
 use netram_proto::member::{MemberReply, Window};
 use netram_proto::multicast::{ChannelInvite, Reassembly};
+use netram_proto::owner::{FenceSignature, FenceStatement, VerifyFence, allows_fence};
 use netram_proto::session::{LenderSession, SessionAction};
 use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
-use netram_transport::Link;
+use netram_transport::{Link, OwnerId};
 
+use crate::accept::Greeting;
 use crate::journal::{AppendPath, JournalIndex, MemberJournal, ReassemblyOutcome};
 use crate::limit::PARTS_MAX;
 use crate::outbox::{Outbox, SessionEnd};
@@ -30,6 +32,8 @@ pub(crate) struct TurnContext<'a> {
 pub(crate) struct Connection {
     pub(crate) outbox: Outbox,
     session: LenderSession,
+    /// The owner that the client has proven to be.
+    owner: Option<OwnerId>,
     pub(crate) index: JournalIndex,
     /// An acknowledgement that is held back, since the next one may include it.
     ack: Option<FrameHeader>,
@@ -45,14 +49,15 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn new(
         link: Link,
-        session: LenderSession,
+        greeting: Greeting,
         place: JournalIndex,
         permit: ConnectionPermit,
         now: Instant,
     ) -> Connection {
         Connection {
             outbox: Outbox::new(link, now),
-            session,
+            session: greeting.session,
+            owner: greeting.owner,
             index: place,
             ack: None,
             reassembly: None,
@@ -137,15 +142,15 @@ impl Connection {
                             _ => (),
                         }
                     }
-                    if frame.header.kind == FrameKind::Join && turn.shared.stopping() {
-                        MemberReply::Frame(turn.shared.refusal(RefusalReason::Stopping), [0; 16], 0)
+                    if frame.header.kind == FrameKind::Fence && !may_fence(self.owner, journal, &frame) {
+                        MemberReply::bare(turn.shared.refusal(RefusalReason::NotOwner))
+                    } else if frame.header.kind == FrameKind::Join && turn.shared.stopping() {
+                        MemberReply::bare(turn.shared.refusal(RefusalReason::Stopping))
                     } else {
                         journal.handle(&frame)
                     }
                 }
-                Err(ProtocolBreach) => {
-                    MemberReply::Frame(turn.shared.refusal(RefusalReason::Malformed), [0; 16], 0)
-                }
+                Err(ProtocolBreach) => MemberReply::bare(turn.shared.refusal(RefusalReason::Malformed)),
             };
             ended = self.answer(reply, journal, turn);
             if ended.is_err() || !self.outbox.link.has_buffered() {
@@ -327,6 +332,17 @@ impl Connection {
     }
 }
 
+/// Whether a session may fence its journal so. An owned journal's fence needs the owner's signature, which
+/// later writers are shown.
+#[cold]
+fn may_fence(owner: Option<OwnerId>, journal: &MemberJournal, frame: &Frame<'_>) -> bool {
+    let is_signed = owner.map(|owner| {
+        move |fence: &FenceStatement, signature: &FenceSignature| owner.signed(fence, signature)
+    });
+    let is_signed = is_signed.as_ref().map(|is_signed| is_signed as VerifyFence<'_>);
+    allows_fence(journal.id, frame, journal.last_fence(), is_signed)
+}
+
 /// The peer sent a frame that is invalid in this state.
 struct ProtocolBreach;
 
@@ -347,7 +363,13 @@ fn judge<'a>(session: &mut LenderSession, packet: &'a [u8]) -> Result<PacketRequ
             let tune = ChannelInvite::parse(frame.body).ok_or(ProtocolBreach)?;
             Ok(PacketRequest::ChannelInvite(frame.header.lsn, tune))
         }
-        Ok(SessionAction::Bind(..) | SessionAction::Data | SessionAction::Share | SessionAction::Deposit)
+        Ok(
+            SessionAction::Bind(..)
+            | SessionAction::Data
+            | SessionAction::Share
+            | SessionAction::Deposit
+            | SessionAction::Prove(_),
+        )
         | Err(_) => Err(ProtocolBreach),
     }
 }

@@ -2,7 +2,7 @@
 
 use netram_proto::wire::crc32c;
 
-use crate::slot::{SlotState, decode, encode};
+use crate::slot::{SlotState, StoredSignature, decode, encode};
 use crate::superblock::{BYTES, StoreGeometry, StoreSuperblock};
 
 const COPY_BYTES: usize = 128;
@@ -21,15 +21,16 @@ pub fn slot(bytes: &[u8]) {
         let crc = crc32c(&copy[..COPY_BYTES - 4]);
         copy[COPY_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
     }
-    if let Some((sequence, state)) = decode(&copy) {
-        assert!(sequence > 0);
-        assert_eq!(decode(&encode(sequence, &state)), Some((sequence, state)));
+    if let Some(found) = decode(&copy) {
+        assert!(found.sequence > 0);
+        let again = encode(found.sequence, &found.state, &found.signature);
+        assert_eq!(decode(&again), Some(found));
     }
 }
 
 /// Valid slot states.
 pub fn slot_seeds() -> Vec<Vec<u8>> {
-    let copy = encode(7, &SlotState::default());
+    let copy = encode(7, &SlotState::default(), &StoredSignature::default());
     vec![[&[0], &copy[..]].concat(), [&[1], &copy[..90]].concat()]
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use netram_proto::id::{JournalId, Lsn};
+use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::member::{Member, MemberReply, Window};
 use netram_proto::multicast::{Reassembly, ReassemblyVerdict};
 use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind};
@@ -32,6 +32,12 @@ impl MemberJournal {
     pub(crate) fn holds_bytes(&self) -> bool {
         let state = self.member.state();
         state.joined && state.trim < state.held
+    }
+
+    /// The fence that the journal obeys.
+    pub(crate) fn last_fence(&self) -> (Epoch, WriterId) {
+        let state = self.member.state();
+        (state.epoch, state.writer)
     }
 
     /// Passes one frame to the member. The new state is saved only by [`MemberJournal::settle`].
@@ -281,7 +287,6 @@ mod tests {
     use super::*;
     use crate::config::LenderConfig;
     use crate::store::{StoreOrigin, WindowStore};
-    use netram_proto::id::Epoch;
     use netram_proto::limit::{RECORD_HEADER_BYTES, WINDOW_BYTES_MIN};
     use netram_proto::port::RecordKind;
     use netram_proto::wire::{ChainPoint, Flag, RecordHeader, RefusalReason, finish_record};

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use netram_proto::id::Incarnation;
-use netram_transport::{Interest, Listener, MulticastReceiver, NetAddress, Poller, Waker};
+use netram_transport::{Interest, Listener, MulticastReceiver, NetAddress, Poller, Security, Waker};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::accept::LenderAcceptor;
@@ -68,6 +68,8 @@ impl Lender {
                 listeners.push(Listener::bind(address, door.security.clone())?);
             }
         }
+        let served = listeners.len();
+        listeners.extend(operator_listener(&config));
         if let Some(group) = &config.multicast {
             // Shards join the group when a session asks; this checks at the start that it can be joined.
             MulticastReceiver::open(group).map_err(system(
@@ -77,6 +79,7 @@ impl Lender {
         let (store, kept) = WindowStore::open(&config.store_config())?;
         let mut addresses: Vec<NetAddress> = listeners
             .iter()
+            .take(served)
             .map(|listener| listener.address().clone())
             .collect();
         let data_addresses = addresses.split_off(ordinary);
@@ -247,6 +250,18 @@ impl Drop for Lender {
         {
             // The panic was counted and printed where it happened.
             let _ = thread.join();
+        }
+    }
+}
+
+/// Listens for the operator beside the store. A lender serves without it, if another user's file is there.
+fn operator_listener(config: &LenderConfig) -> Option<Listener> {
+    let address = NetAddress::Unix(config.operator_path());
+    match Listener::bind(&address, Security::Insecure) {
+        Ok(listener) => Some(listener),
+        Err(error) => {
+            tracing::warn!(%address, %error, "no socket for the operator: `netram lender forget` will not find this lender");
+            None
         }
     }
 }

@@ -53,7 +53,7 @@ mod superblock;
 #[allow(unsafe_code, reason = "the crate's one unsafe module")]
 mod sys;
 
-pub use config::{ClientLimits, DataListener, LenderConfig, MemoryWatch};
+pub use config::{ClientLimits, DataListener, LenderConfig, MemoryWatch, OPERATOR_SUFFIX};
 pub use data::{DataPermit, DataService, DataSession};
 pub use error::{LenderStartError, WindowStoreError};
 pub use lender::{Lender, StopReport};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use netram_proto::id::{Epoch, Lsn, WriterId};
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
@@ -141,20 +142,13 @@ pub struct CounterReport {
 pub struct JournalReport {
     /// The journal's id, in hexadecimal.
     pub id: String,
-    /// The writer that fenced it last, in hexadecimal.
-    pub writer: String,
-    /// The epoch of that writer; zero if the journal was never fenced.
-    pub epoch: u32,
+    /// The state that only the journal's owner may know; `None` in every report that is sent (rule 15).
+    #[serde(skip)]
+    pub state: Option<JournalStateReport>,
     /// Bytes of the window; zero if there is none.
     pub window_bytes: u64,
-    /// LSN of the window's first byte.
-    pub trim: u64,
-    /// LSN up to which everything from `trim` on is held.
-    pub held: u64,
     /// Bytes held.
     pub used_bytes: u64,
-    /// Number of the join that created the window.
-    pub generation: u32,
     /// Milliseconds since this process received the last append, if there was one.
     pub last_append_age_ms: Option<u64>,
     /// Seconds since a client of the journal was connected; `None` if unknown.
@@ -164,10 +158,25 @@ pub struct JournalReport {
     pub sessions: u32,
 }
 
+/// A journal's state at a lender.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JournalStateReport {
+    /// The writer that fenced it last.
+    pub writer: WriterId,
+    /// The epoch of that writer; zero if the journal was never fenced.
+    pub epoch: Epoch,
+    /// LSN of the window's first byte.
+    pub trim: Lsn,
+    /// LSN up to which everything from `trim` on is held.
+    pub held: Lsn,
+    /// Number of the join that created the window.
+    pub generation: u32,
+}
+
 /// A deposit: pages of a far-memory arena.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DepositReport {
-    /// The deposit's id, in hexadecimal.
+    /// The first 8 of the id's 32 hexadecimal digits. Whoever knows all of them may take the deposit over.
     pub id: String,
     /// Number of its slots, a page each.
     pub slots: u32,
@@ -177,8 +186,6 @@ pub struct DepositReport {
     pub bytes: u64,
     /// Whether its owner is connected.
     pub connected: bool,
-    /// Number of its last session.
-    pub session: u32,
     /// Slots that the owner was asked for and has not given back.
     #[serde(default)]
     pub asked_back: u32,
@@ -303,13 +310,9 @@ mod tests {
     fn any_number_of_journals_fits_a_frame_and_comes_back() {
         let journal = |index: u64| JournalReport {
             id: format!("{index:032x}"),
-            writer: "f".repeat(16),
-            epoch: u32::MAX,
+            state: None,
             window_bytes: u64::MAX,
-            trim: u64::MAX,
-            held: u64::MAX,
             used_bytes: u64::MAX,
-            generation: u32::MAX,
             last_append_age_ms: Some(u64::MAX),
             last_heard_age_s: Some(u64::MAX),
             sessions: u32::MAX,

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use netram_proto::id::JournalId;
 use netram_proto::multicast::ChannelInvite;
-use netram_proto::session::LenderSession;
 use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
 use netram_transport::{DropCounts, Interest, Link, MulticastReceiver, Poller, ReadyEvents};
 
+use crate::accept::Greeting;
 use crate::connection::{Connection, TurnContext};
 use crate::journal::ShardJournals;
 use crate::limit::{DATAGRAMS_PER_TURN, HOUSEKEEPING};
@@ -32,7 +32,7 @@ const STOPPING_TICK: Duration = Duration::from_millis(10);
 /// A connection that has bound a journal.
 pub(crate) struct SessionArrival {
     pub(crate) link: Link,
-    pub(crate) session: LenderSession,
+    pub(crate) greeting: Greeting,
     pub(crate) journal: JournalId,
     pub(crate) permit: ConnectionPermit,
 }
@@ -152,7 +152,7 @@ impl Shard {
     fn arrive(&mut self, arrival: SessionArrival) {
         let SessionArrival {
             mut link,
-            session,
+            greeting,
             journal,
             permit,
         } = arrival;
@@ -175,7 +175,7 @@ impl Shard {
             self.connections.len() - 1
         });
         let added = self.poller.add(&link, index as u64, Interest::Read);
-        let mut connection = Connection::new(link, session, place, permit, self.now);
+        let mut connection = Connection::new(link, greeting, place, permit, self.now);
         let mut header = FrameHeader::new(FrameKind::Bound);
         header.sender = self.shared.incarnation().0;
         let said = connection.say(header, self.shared.config.domain.as_bytes(), self.now);

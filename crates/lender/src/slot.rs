@@ -15,20 +15,25 @@
 //!  64  | received                                       |
 //!  72  | window bytes                                   |
 //!  80  | chunks                | CRC32C of their numbers|
-//!  88  |joined|ended|closed| zeros                      |
+//!  88  |joined|ended|closed|signed| CRC32C of signature |
 //!  96  | machine uptime at last contact, s; 0: unknown|
 //! 104  | zeros                                          |
 //! 120  | zeros                 | CRC32C of bytes 0-123  |
 //!      +-----+-----+-----+-----+-----+-----+-----+-----+
 //! 128    the other copy
+//! 256    signature of the fence, 64 bytes, if `signed` is 1
+//! 320    the same, if `signed` is 2
 //! 512    numbers of the window's chunks, four bytes each
 //! ```
 //!
 //! The copies are written alternately, so a process killed between any two stores leaves one that is valid.
-//! The chunk numbers are stored once: they change only while no valid copy refers to them.
+//! The chunk numbers are stored once: they change only while no valid copy refers to them. A new signature is
+//! written where the newest copy does not refer to. A release without signatures ignores them and stores
+//! zeros.
 
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::member::MemberState;
+use netram_proto::owner::{FenceSignature, SIGNATURE_BYTES};
 use netram_proto::wire::crc32c;
 
 use crate::sys::StoreSlice;
@@ -36,6 +41,8 @@ use crate::sys::StoreSlice;
 /// Bytes of one copy: two cache lines.
 const COPY_BYTES: usize = 128;
 const CRC_AT: usize = COPY_BYTES - 4;
+/// Offsets of the two places for a signature.
+const SIGNATURES_AT: [usize; 2] = [2 * COPY_BYTES, 2 * COPY_BYTES + SIGNATURE_BYTES];
 /// Offset of the chunk numbers.
 const LIST_AT: usize = 512;
 
@@ -63,9 +70,7 @@ pub(crate) const STATE_BYTES: usize = 2 * COPY_BYTES;
 /// The newest valid state in the front of a slot, regardless of the rest; `None` if neither copy is valid.
 pub(crate) fn newest(front: &[u8; STATE_BYTES]) -> Option<SlotState> {
     let copies = front.chunks_exact(COPY_BYTES).filter_map(decode);
-    copies
-        .max_by_key(|(sequence, _)| *sequence)
-        .map(|(_, state)| state)
+    copies.max_by_key(|copy| copy.sequence).map(|copy| copy.state)
 }
 
 /// Contents of a slot.
@@ -83,18 +88,47 @@ pub(crate) enum SlotContents {
 pub(crate) struct Slot {
     region: StoreSlice,
     sequence: u64,
+    /// The signature that the newest copy refers to.
+    signature: StoredSignature,
+}
+
+/// A signature in a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StoredSignature {
+    /// Number of its place, from 1; zero: there is none.
+    place: u8,
+    crc: u32,
+    bytes: FenceSignature,
+}
+
+/// One valid copy of the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotCopy {
+    pub(crate) sequence: u64,
+    /// The state without its signature, which is elsewhere in the slot.
+    pub(crate) state: SlotState,
+    pub(crate) signature: StoredSignature,
 }
 
 impl Slot {
     pub(crate) fn new(region: StoreSlice) -> Slot {
-        Slot { region, sequence: 0 }
+        Slot {
+            region,
+            sequence: 0,
+            signature: StoredSignature::default(),
+        }
     }
 
     /// Reads what an earlier process left.
     pub(crate) fn find(&mut self) -> SlotContents {
         let copies = [0, COPY_BYTES].map(|at| decode(self.region.bytes(at, COPY_BYTES)));
-        let newest = copies.into_iter().flatten().max_by_key(|(sequence, _)| *sequence);
-        let Some((sequence, state)) = newest else {
+        let newest = copies.into_iter().flatten().max_by_key(|copy| copy.sequence);
+        let Some(SlotCopy {
+            sequence,
+            mut state,
+            signature,
+        }) = newest
+        else {
             // The first copy of a fresh slot goes to the front. If it is torn, it was never answered for.
             let second_untouched = self
                 .region
@@ -108,6 +142,8 @@ impl Slot {
             };
         };
         self.sequence = sequence;
+        self.signature = self.read_signature(signature);
+        state.member.signature = self.signature.bytes;
         if !state.member.joined {
             return SlotContents::Journal(state, Vec::new());
         }
@@ -115,6 +151,37 @@ impl Slot {
             Some(list) => SlotContents::Journal(state, list),
             None => SlotContents::Damaged,
         }
+    }
+
+    /// Reads the signature that a copy refers to; none if its bytes are others.
+    fn read_signature(&self, named: StoredSignature) -> StoredSignature {
+        let Some(at) = usize::from(named.place)
+            .checked_sub(1)
+            .and_then(|place| SIGNATURES_AT.get(place))
+        else {
+            return StoredSignature::default();
+        };
+        let bytes = self.region.bytes(*at, SIGNATURE_BYTES);
+        match FenceSignature::parse(bytes).filter(|_| crc32c(bytes) == named.crc) {
+            Some(bytes) => StoredSignature { bytes, ..named },
+            None => StoredSignature::default(),
+        }
+    }
+
+    /// Stores a new signature where the newest copy does not refer to.
+    #[cold]
+    fn write_signature(&mut self, bytes: FenceSignature) {
+        if !bytes.is_some() {
+            self.signature = StoredSignature::default();
+            return;
+        }
+        let place = if self.signature.place == 1 { 2 } else { 1 };
+        self.region.write(SIGNATURES_AT[place - 1], &bytes.0);
+        self.signature = StoredSignature {
+            place: place as u8,
+            crc: crc32c(&bytes.0),
+            bytes,
+        };
     }
 
     fn read_list(&self, state: &SlotState) -> Option<Vec<u32>> {
@@ -132,7 +199,10 @@ impl Slot {
     /// Stores `state` for the next process. Costs about 40 ns and does not allocate.
     pub(crate) fn save(&mut self, state: &SlotState) {
         self.sequence += 1;
-        let copy = encode(self.sequence, state);
+        if state.member.signature != self.signature.bytes {
+            self.write_signature(state.member.signature);
+        }
+        let copy = encode(self.sequence, state, &self.signature);
         let at = if self.sequence % 2 == 1 { 0 } else { COPY_BYTES };
         self.region.write(at, &copy);
     }
@@ -155,6 +225,7 @@ impl Slot {
         self.region.write(COPY_BYTES, &[0; COPY_BYTES]);
         self.region.write(0, &[0; COPY_BYTES]);
         self.sequence = 0;
+        self.signature = StoredSignature::default();
     }
 
     /// Stores the chunk numbers and returns their CRC. No valid copy may refer to the old ones.
@@ -168,7 +239,7 @@ impl Slot {
     }
 }
 
-pub(crate) fn encode(sequence: u64, state: &SlotState) -> [u8; COPY_BYTES] {
+pub(crate) fn encode(sequence: u64, state: &SlotState, signature: &StoredSignature) -> [u8; COPY_BYTES] {
     let mut copy = [0; COPY_BYTES];
     let member = &state.member;
     copy[0..8].copy_from_slice(&sequence.to_le_bytes());
@@ -187,13 +258,15 @@ pub(crate) fn encode(sequence: u64, state: &SlotState) -> [u8; COPY_BYTES] {
     copy[88] = u8::from(member.joined);
     copy[89] = u8::from(member.ended);
     copy[90] = u8::from(member.closed);
+    copy[91] = signature.place;
+    copy[92..96].copy_from_slice(&signature.crc.to_le_bytes());
     copy[96..104].copy_from_slice(&state.last_contact.to_le_bytes());
     let crc = crc32c(&copy[..CRC_AT]);
     copy[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
     copy
 }
 
-pub(crate) fn decode(copy: &[u8]) -> Option<(u64, SlotState)> {
+pub(crate) fn decode(copy: &[u8]) -> Option<SlotCopy> {
     let u32_at = |at: usize| u32::from_le_bytes([copy[at], copy[at + 1], copy[at + 2], copy[at + 3]]);
     let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
     let sequence = u64_at(0);
@@ -203,6 +276,7 @@ pub(crate) fn decode(copy: &[u8]) -> Option<(u64, SlotState)> {
     let member = MemberState {
         epoch: Epoch(u32_at(24)),
         writer: WriterId(u64_at(32)),
+        signature: FenceSignature::NONE,
         joined: copy[88] != 0,
         window_epoch: Epoch(u32_at(28)),
         generation: u32_at(40),
@@ -221,7 +295,16 @@ pub(crate) fn decode(copy: &[u8]) -> Option<(u64, SlotState)> {
         list_crc: u32_at(84),
         last_contact: u64_at(96),
     };
-    Some((sequence, state))
+    let signature = StoredSignature {
+        place: copy[91],
+        crc: u32_at(92),
+        bytes: FenceSignature::NONE,
+    };
+    Some(SlotCopy {
+        sequence,
+        state,
+        signature,
+    })
 }
 
 #[cfg(test)]
@@ -240,6 +323,7 @@ mod tests {
             member: MemberState {
                 epoch: Epoch(3),
                 writer: WriterId(u64::MAX - 1),
+                signature: FenceSignature([held as u8; 64]),
                 joined: false,
                 window_epoch: Epoch(2),
                 generation: 5,
@@ -301,7 +385,12 @@ mod tests {
             let before = slot.region.bytes(0, 2 * COPY_BYTES).to_vec();
             slot.clear();
             assert_eq!(slot.find(), SlotContents::Empty);
-            let newest = encode(saves + 1, &state(saves));
+            let signature = StoredSignature {
+                place: 2 - (saves % 2) as u8,
+                crc: crc32c(&[saves as u8; 64]),
+                bytes: FenceSignature([saves as u8; 64]),
+            };
+            let newest = encode(saves + 1, &state(saves), &signature);
             // The order: the newest copy to the front if it is not there, zeros to the second copy, zeros to
             // the first.
             let mut steps: Vec<(usize, [u8; COPY_BYTES])> = vec![(0, newest)];

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use netram_proto::id::{DepositId, JournalId};
+use netram_proto::id::{DepositId, Epoch, JournalId, Lsn, WriterId};
 use netram_proto::member::MemberState;
 use netram_proto::wire::{FrameKind, RefusalReason};
 use netram_transport::{DropCounts, HandshakeError};
 
-use crate::report::{CounterReport, DepositReport, JournalReport, StatusReport};
+use crate::report::{CounterReport, DepositReport, JournalReport, JournalStateReport, StatusReport};
 use crate::sys::seconds_of_run;
 
 /// Number of refusal kinds, including one for unknown kinds.
@@ -229,17 +229,19 @@ impl JournalStats {
         let last_append = self.last_append.load(Relaxed);
         JournalReport {
             id: id.to_string(),
-            writer: format!("{:016x}", self.writer.load(Relaxed)),
-            epoch: self.epoch.load(Relaxed),
+            state: Some(JournalStateReport {
+                writer: WriterId(self.writer.load(Relaxed)),
+                epoch: Epoch(self.epoch.load(Relaxed)),
+                trim: Lsn(trim),
+                held: Lsn(held),
+                generation: self.generation.load(Relaxed),
+            }),
             window_bytes,
-            trim,
-            held,
             used_bytes: if window_bytes > 0 {
                 held.saturating_sub(trim)
             } else {
                 0
             },
-            generation: self.generation.load(Relaxed),
             last_append_age_ms: (last_append > 0).then(|| elapsed.saturating_sub(last_append)),
             last_heard_age_s: match (self.sessions.load(Relaxed), self.last_contact.load(Relaxed)) {
                 (0, 0) => None,

@@ -232,6 +232,13 @@ impl LenderProcess {
         answers[0]["report"].clone()
     }
 
+    /// Socket of its operator.
+    pub fn operator(&self) -> PathBuf {
+        let mut path = self.store.clone().into_os_string();
+        path.push(".operator");
+        path.into()
+    }
+
     /// Directory of its memory.
     pub fn store(&self) -> &Path {
         &self.store
@@ -250,5 +257,6 @@ impl Drop for LenderProcess {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.store);
+        let _ = std::fs::remove_file(self.operator());
     }
 }

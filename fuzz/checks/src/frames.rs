@@ -64,7 +64,9 @@ fn one_frame(session: &mut LenderSession, bytes: &[u8]) {
         Ok(SessionAction::Member(journal) | SessionAction::Invite(journal)) => {
             assert_eq!(before, Some(journal))
         }
-        Ok(SessionAction::Data | SessionAction::Deposit | SessionAction::Share) => assert_eq!(before, None),
+        Ok(SessionAction::Data | SessionAction::Deposit | SessionAction::Share | SessionAction::Prove(_)) => {
+            assert_eq!(before, None)
+        }
         Ok(SessionAction::Status) | Err(_) => assert_eq!(session.journal(), before),
     }
     if let Some(told) = MemberReport::decode(&frame) {

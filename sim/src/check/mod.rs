@@ -20,6 +20,7 @@ pub mod rule10;
 pub mod rule11;
 pub mod rule12;
 pub mod rule13;
+pub mod rule15;
 pub mod rule16;
 pub mod rule17;
 pub mod rule18;
@@ -39,6 +40,7 @@ use crate::world::World;
 pub(crate) fn after_event(world: &mut World, process: usize, serving: &mut ServingState) {
     rule10::bounded(world, serving);
     rule04::fenced(world, serving);
+    rule15::fenced(world, serving);
     let acked = serving.writer.acked();
     let host = world.processes[process].host;
     if acked > world.hosts[host].history.acked {

@@ -12,6 +12,7 @@ use crate::process::life::with_serving;
 use crate::process::opening::settle_opening;
 use crate::process::serve::settle_serving;
 use crate::server::SimServer;
+use crate::signatures::is_believed;
 use crate::world::World;
 
 pub(crate) fn on_tick(world: &mut World, process: usize) {
@@ -58,6 +59,13 @@ pub(crate) fn process_gets(world: &mut World, process: usize, slot: usize, packe
         }
         return;
     };
+    if !is_believed(world.kernel.journal(), &frame, world.kernel.planted()) {
+        world.kernel.hit("fences that nobody made");
+        if let Some(conn) = world.network.slots().conn(process, slot) {
+            world.network.break_conn(&mut world.kernel, conn);
+        }
+        return;
+    }
     world
         .kernel
         .mark(3, frame.header.kind as u64 ^ frame.header.lsn.0 << 8);

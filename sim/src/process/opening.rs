@@ -5,7 +5,7 @@ use netram_proto::time::Nanos;
 
 use super::table::ProcessPhase;
 use crate::event::FrameDirection;
-use crate::lender::packet_of;
+use crate::signatures::owners_packet;
 use crate::world::World;
 
 /// Delay after which a member is tried again that cannot be reached or does not answer.
@@ -35,7 +35,7 @@ pub(super) fn settle_opening(world: &mut World, process: usize) {
             let FrameBody::Inline(bytes, length) = outgoing.body else {
                 unreachable!("recovery has no ring")
             };
-            let packet = packet_of(&outgoing.header, &bytes[..length]);
+            let packet = owners_packet(world.kernel.journal(), &outgoing.header, &bytes[..length]);
             world
                 .network
                 .send(&mut world.kernel, conn, FrameDirection::Up, packet);

@@ -267,7 +267,7 @@ pub(super) fn pump(world: &mut World, process: usize, serving: &mut ServingState
             };
             check::rule04::sends(world, process, serving);
             check::rule04::closes(world, process, serving, &outgoing.header);
-            let packet = serving.packet(&outgoing);
+            let packet = serving.packet(world.kernel.journal(), &outgoing);
             world
                 .network
                 .send(&mut world.kernel, conn, FrameDirection::Up, packet);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use netram_proto::failure::{CallError, RetryPolicy};
-use netram_proto::id::Lsn;
+use netram_proto::id::{JournalId, Lsn};
 use netram_proto::journal::{
     FrameBody, JournalWriter, LogFile, LogSuperblock, MulticastTiming, OutgoingFrame, SlotPair, View, Voter,
     WriterConfig,
@@ -20,6 +20,7 @@ use crate::kernel::SimKernel;
 use crate::lender::packet_of;
 use crate::lenders::Lenders;
 use crate::server::SimServerLink;
+use crate::signatures::owners_packet;
 
 /// The files of a journal that is being opened.
 pub(crate) struct OpenedFiles {
@@ -144,9 +145,9 @@ impl ServingState {
         out
     }
 
-    pub(super) fn packet(&self, outgoing: &OutgoingFrame) -> Vec<u8> {
+    pub(super) fn packet(&self, journal: JournalId, outgoing: &OutgoingFrame) -> Vec<u8> {
         match outgoing.body {
-            FrameBody::Inline(bytes, length) => packet_of(&outgoing.header, &bytes[..length]),
+            FrameBody::Inline(bytes, length) => owners_packet(journal, &outgoing.header, &bytes[..length]),
             // In this world a key is its channel's number, which the header has.
             FrameBody::Channel(_) => packet_of(&outgoing.header, &[]),
             FrameBody::Log { from, bytes } => packet_of(&outgoing.header, &self.ring_bytes(from, bytes)),

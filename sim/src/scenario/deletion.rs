@@ -12,8 +12,9 @@ use crate::check::rule23;
 use crate::client;
 use crate::event_loop;
 use crate::inject::heal;
-use crate::lender::{PacketOutcome, packet_of};
+use crate::lender::PacketOutcome;
 use crate::process::life::crash;
+use crate::signatures::owners_packet;
 use crate::world::World;
 
 pub(super) fn run(world: &mut World) {
@@ -76,7 +77,7 @@ fn tell(world: &mut World, forget: &mut ForgetNotice, index: usize) {
         let FrameBody::Inline(body, length) = outgoing.body else {
             unreachable!("there is no ring here")
         };
-        let packet = packet_of(&outgoing.header, &body[..length]);
+        let packet = owners_packet(journal, &outgoing.header, &body[..length]);
         let PacketOutcome::Reply(reply) = lender.on_packet(conn, &packet, journal, planted) else {
             break;
         };

@@ -93,6 +93,8 @@ macro_rules! faults {
 }
 
 faults! {
+    obeying_one_that_is_no_owner_is_found: OwnerIgnored breaks [15];
+    believing_an_unsigned_fence_is_found: UnsignedFenceBelieved breaks [15];
     counting_any_member_is_found: AnyInsteadOfRule breaks [1];
     counting_stale_acknowledgements_is_found: StaleAckCounts breaks [1, 3, 11];
     counting_what_was_multicast_as_held_is_found: MulticastCountsAsHeld breaks [1];

@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use netram_journal::owner::JournalOwner;
 use netram_journal::{Journal, JournalConfig};
 use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::limit::WINDOW_BYTES_MIN;
 use netram_proto::port::{Durability, RecordKind, RecordLog};
 use netram_proto::wire::{ChainPoint as Chain, Frame, FrameHeader, FrameKind, RecordHeader, finish_record};
-use netram_transport::{Link, NetAddress, Security, connect};
+use netram_transport::{Link, NetAddress, OwnerKey, Security, connect};
 use rustix::process::Signal;
 
 use crate::common::{LenderProcess, run};
@@ -100,20 +101,27 @@ fn a_lender_started_with_another_size_refuses_and_as_before_its_client_recovers_
 struct Client(Link);
 
 impl Client {
-    fn new(address: &str, journal: JournalId) -> Client {
+    /// Connects, and proves that `owner` is the client.
+    fn connect(address: &str, owner: &JournalOwner) -> Client {
         let address: NetAddress = address.parse().unwrap();
         let mut client = Client(connect(&address, &Security::Insecure, PATIENCE).unwrap());
+        owner.introduce(&mut client.0).unwrap();
+        let id = owner.journal().0.to_le_bytes();
+        client.say(FrameHeader::new(FrameKind::Bind), &id, FrameKind::Bound);
+        client
+    }
+
+    fn new(address: &str, owner: &JournalOwner) -> Client {
+        let mut client = Client::connect(address, owner);
         let header = |kind| FrameHeader {
             epoch: Epoch(1),
             sender: 7,
             ..FrameHeader::new(kind)
         };
-        client.say(
-            header(FrameKind::Bind),
-            &journal.0.to_le_bytes(),
-            FrameKind::Bound,
-        );
-        client.say(header(FrameKind::Fence), &[], FrameKind::Fenced);
+        owner
+            .queue(&mut client.0, &header(FrameKind::Fence), &[])
+            .unwrap();
+        client.hear(FrameKind::Fenced);
         let join = FrameHeader {
             stable: Lsn(1),
             ..header(FrameKind::Join)
@@ -122,17 +130,14 @@ impl Client {
         let record = RecordHeader::new(Chain::default(), Epoch(1), Lsn(0), RecordKind(16), false, 100);
         let mut bytes = vec![0; record.length];
         record.write(&mut bytes);
-        finish_record(&mut bytes, journal.into());
+        finish_record(&mut bytes, owner.journal().into());
         client.say(header(FrameKind::Append), &bytes, FrameKind::Ack);
         client
     }
 
     /// The same client opens the journal again, and needs none of what the lender holds.
-    fn trim(address: &str, journal: JournalId) {
-        let address: NetAddress = address.parse().unwrap();
-        let mut client = Client(connect(&address, &Security::Insecure, PATIENCE).unwrap());
-        let bind = FrameHeader::new(FrameKind::Bind);
-        client.say(bind, &journal.0.to_le_bytes(), FrameKind::Bound);
+    fn trim(address: &str, owner: &JournalOwner) {
+        let mut client = Client::connect(address, owner);
         let ping = FrameHeader {
             epoch: Epoch(1),
             sender: 7,
@@ -143,7 +148,11 @@ impl Client {
     }
 
     fn say(&mut self, header: FrameHeader, body: &[u8], answer: FrameKind) {
-        self.0.send(&[&header.encode(body.len()), body]).unwrap();
+        self.0.queue(&[&header.encode(body.len()), body]).unwrap();
+        self.hear(answer);
+    }
+
+    fn hear(&mut self, answer: FrameKind) {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
             self.0.flush().unwrap();
@@ -159,6 +168,31 @@ impl Client {
 
 #[test]
 fn a_lender_forgets_a_journal_on_request_and_none_by_mistake() {
+    forgets_on_request(&JournalOwner::none(ID), |lender| lender.address.clone());
+}
+
+/// A journal that has an owner is forgotten for the lender's operator, and for nobody else with the key.
+#[test]
+fn a_lender_forgets_an_owned_journal_for_its_operator_only() {
+    let key = OwnerKey::derive(&[7; 32]);
+    let id = JournalId(key.owned());
+    let owner = JournalOwner::with(id, key).unwrap();
+    forgets_on_request(&owner, |lender| format!("unix:{}", lender.operator().display()));
+    let lender = LenderProcess::start("operated", &["--listen", "tcp://127.0.0.1:0", "--insecure"]);
+    drop(Client::new(&lender.address, &owner));
+    let id = id.to_string();
+    let remote = run(["lender", "forget", &id, &lender.address, "--insecure", "--force"]);
+    assert_eq!(remote.code, 1);
+    assert!(remote.out.contains("belongs to its client"), "{}", remote.out);
+    assert!(lender.status()["journals"][0]["used_bytes"].as_u64().unwrap() > 0);
+    let here = run(["lender", "forget", &id, "--force"]);
+    let told = format!("unix:{}: forgotten", lender.operator().display());
+    assert!(here.out.contains(&told), "{} {}", here.out, here.err);
+    assert_eq!(lender.status()["journals_used"], 0);
+}
+
+/// A lender forgets the owner's journal when it is told at `address`, and only if nobody needs it.
+fn forgets_on_request(owner: &JournalOwner, address: impl Fn(&LenderProcess) -> String) {
     let arguments = [
         "--listen",
         "tcp://127.0.0.1:0",
@@ -167,9 +201,10 @@ fn a_lender_forgets_a_journal_on_request_and_none_by_mistake() {
         "2",
     ];
     let lender = LenderProcess::start("forgets", &arguments);
-    let id = ID.to_string();
+    let id = owner.journal().to_string();
+    let told_at = address(&lender);
     let forget = |more: &[&str]| {
-        let usual = ["lender", "forget", &id, &lender.address, "--insecure"];
+        let usual = ["lender", "forget", &id, &told_at, "--insecure"];
         run(usual.iter().chain(more).copied())
     };
     let unknown = forget(&[]);
@@ -178,7 +213,7 @@ fn a_lender_forgets_a_journal_on_request_and_none_by_mistake() {
         "{}",
         unknown.out
     );
-    let client = Client::new(&lender.address, ID);
+    let client = Client::new(&lender.address, owner);
     let served = forget(&["--force"]);
     assert!(
         served.code == 1 && served.out.contains("is connected"),
@@ -205,7 +240,7 @@ fn a_lender_forgets_a_journal_on_request_and_none_by_mistake() {
         holds.out
     );
     assert!(lender.status()["journals"][0]["used_bytes"].as_u64().unwrap() > 0);
-    Client::trim(&lender.address, ID);
+    Client::trim(&lender.address, owner);
     alone();
     let window = forget(&[]);
     assert!(

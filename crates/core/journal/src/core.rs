@@ -18,6 +18,7 @@ use crate::copy::CopyState;
 use crate::disk_writer::{DiskWriter, SharedDiskWriter};
 use crate::file::DiskFile;
 use crate::links::{LenderLinkError, LenderLinks};
+use crate::owner::JournalOwner;
 use crate::paths::{JournalLock, JournalPaths};
 use crate::reason::UncountedReason;
 use crate::seal::RecordSealer;
@@ -118,6 +119,7 @@ pub(crate) struct JournalState {
     pub(crate) config: JournalConfig,
     /// Opens every sealed record, and seals new ones if the configuration says so.
     pub(crate) sealer: RecordSealer,
+    pub(crate) owner: JournalOwner,
     pub(crate) counters: JournalCounters,
     pub(crate) refusals: WriteRefusals,
     pub(crate) paths: JournalPaths,
@@ -138,6 +140,7 @@ pub(crate) struct JournalStateParts {
     pub(crate) superblock: LogSuperblock,
     pub(crate) config: JournalConfig,
     pub(crate) sealer: RecordSealer,
+    pub(crate) owner: JournalOwner,
     pub(crate) paths: JournalPaths,
     pub(crate) lock: JournalLock,
     pub(crate) waiting: CommitWaiters,
@@ -148,7 +151,11 @@ pub(crate) struct JournalStateParts {
 impl JournalState {
     pub(crate) fn new(parts: JournalStateParts) -> JournalState {
         let end = parts.end;
-        let links = LenderLinks::new(parts.writer.lender_count(), parts.multicast_sender);
+        let links = LenderLinks::new(
+            parts.writer.lender_count(),
+            parts.owner.clone(),
+            parts.multicast_sender,
+        );
         let seed = parts.log.seed();
         // A record may take half of the ring and of the log, since the other half is being written at the
         // same time.
@@ -188,6 +195,7 @@ impl JournalState {
             }),
             config: parts.config,
             sealer: parts.sealer,
+            owner: parts.owner,
             counters: JournalCounters::default(),
             refusals: WriteRefusals::default(),
             paths: parts.paths,

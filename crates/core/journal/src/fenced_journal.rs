@@ -17,10 +17,11 @@ use netram_proto::planted::FaultSwitch;
 use netram_proto::port::RecordKind;
 use netram_proto::time::Time;
 use netram_proto::wire::{ChainPoint as Chain, Frame};
-use netram_transport::{Link, NetAddress, connect};
+use netram_transport::{Link, NetAddress, OwnerKey, connect};
 
 use crate::config::JournalConfig;
 use crate::open::{members, span};
+use crate::owner::JournalOwner;
 use crate::reason::{RecoveryFailure, UnreachableLenders};
 use crate::seal::DataKey;
 
@@ -30,7 +31,7 @@ pub struct FencedJournal {
     pub view: View,
     /// Where the records that the server has end.
     pub server_end: Chain,
-    /// The key that seals the journal's records.
+    /// The key that seals the journal's records, or the seed of its owner, if it is only to be forgotten.
     pub key: DataKey,
 }
 
@@ -85,7 +86,7 @@ impl FencedJournal {
         let spares: Vec<String> = config.lenders.iter().map(ToString::to_string).collect();
         let mut recovery = Recovery::of_node(&self.view, self.server_end.lsn, Time(0), grace, patience)
             .with_addresses(spares.iter().map(String::as_str));
-        let mut loss_accepted = match members::ask(&mut recovery, config) {
+        let mut loss_accepted = match members::ask(&mut recovery, &self.owner(), config) {
             Ok(()) => None,
             Err(RecoveryFailure {
                 refusal,
@@ -139,11 +140,20 @@ impl FencedJournal {
         })
     }
 
+    /// The journal's owner: the server, which has the node's key.
+    fn owner(&self) -> JournalOwner {
+        let journal = self.view.journal;
+        let seed = OwnerKey::from_seed(self.key.as_bytes());
+        JournalOwner::of(journal, &self.key)
+            .or_else(|_| JournalOwner::with(journal, seed))
+            .unwrap_or(JournalOwner::none(journal))
+    }
+
     /// Tells the members, and `others` that may have a window, that they may free it, since the server has
     /// durably recorded that the node is gone. Returns those that could not be told within `config.patience`
     /// in all. They keep the memory until they are told or restarted.
     pub fn forget(&self, others: &[String], config: &JournalConfig) -> Vec<String> {
-        let mut forget = ForgetNotice::new(&self.view, others);
+        let (mut forget, owner) = (ForgetNotice::new(&self.view, others), self.owner());
         let deadline = Instant::now() + config.patience;
         // An invalid address belongs to no lender.
         let addresses = forget.addresses().map(|address| address.parse().ok());
@@ -156,7 +166,7 @@ impl FencedJournal {
                     continue;
                 };
                 if let Ok(mut link) = connect(address, &config.security, members::CONNECT_TIMEOUT) {
-                    tell(&mut forget, index, &mut link);
+                    tell(&mut forget, &owner, index, &mut link);
                 }
                 if !forget.is_done(index) {
                     untold.push(address.to_string());
@@ -171,16 +181,19 @@ impl FencedJournal {
 }
 
 /// Exchanges frames with one lender until it is done, the link breaks, or it stays silent.
-fn tell(forget: &mut ForgetNotice, index: usize, link: &mut Link) {
+fn tell(forget: &mut ForgetNotice, owner: &JournalOwner, index: usize, link: &mut Link) {
     let deadline = Instant::now() + members::CONNECT_TIMEOUT;
+    if owner.introduce(link).is_err() {
+        return;
+    }
     forget.on_connected(index);
     while !forget.is_done(index) && Instant::now() < deadline {
         if let Some(outgoing) = forget.next_frame(index) {
             let FrameBody::Inline(body, length) = outgoing.body else {
                 unreachable!("a forget notice sends no log bytes")
             };
-            let sent = link.send(&[&outgoing.header.encode(length), &body[..length]]);
-            if sent.is_err() {
+            let sent = owner.queue(link, &outgoing.header, &body[..length]);
+            if sent.and_then(|()| link.flush()).is_err() {
                 return;
             }
         }

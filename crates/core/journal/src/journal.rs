@@ -27,6 +27,7 @@ use crate::open::{self, GrowReport, JournalRecovery, OpenCheck};
 use crate::paths::{JournalLayout, JournalLock, JournalPaths};
 use crate::reason::{QuorumError, UncountedReason};
 use crate::records;
+use crate::seal::DataKey;
 
 /// An open journal: one writer, any number of threads. Dropping it closes it.
 ///
@@ -87,6 +88,15 @@ impl Journal {
     /// `Exists`, `Size` if `log_bytes` is out of bounds, or `Io`.
     pub fn create(root: &Path, log_bytes: u64) -> Result<JournalId, JournalCreateError> {
         JournalPaths::of(root, JournalLayout::Directory).create(log_bytes)
+    }
+
+    /// Creates a journal that has no owner: each holder of the cluster key may speak for it. For a region's
+    /// node without sealing, whose server gets no key.
+    ///
+    /// # Errors
+    /// Those of [`Journal::create`].
+    pub fn create_unowned(root: &Path, log_bytes: u64) -> Result<JournalId, JournalCreateError> {
+        JournalPaths::of(root, JournalLayout::Directory).create_unowned(log_bytes)
     }
 
     /// Recovers the journal at `root`, a directory or a log file, and begins an epoch. Members join in the
@@ -157,8 +167,14 @@ impl Journal {
 
     /// Does the same for a data lender's copy with the view `view` and a log that ends at `end`, to be
     /// recovered at `root`.
-    pub fn check_copy(root: &Path, view: &View, end: Lsn, config: &JournalConfig) -> OpenCheck {
-        open::check_copy(root, view, end, config)
+    pub fn check_copy(
+        root: &Path,
+        view: &View,
+        end: Lsn,
+        key: &DataKey,
+        config: &JournalConfig,
+    ) -> OpenCheck {
+        open::check_copy(root, view, end, key, config)
     }
 
     /// Enlarges the log of the journal at `root` to `log_bytes`, rounded up to whole pages. No process may

@@ -24,6 +24,7 @@
 //! | `disk` | the thread that writes the ring to the log and syncs it |
 //! | `links`, `maintenance` | links to lenders; the thread that reconnects them, keeps time and stores views |
 //! | [`open`] | recovery, from the lock to the first append |
+//! | [`owner`] | the owner of a journal on its links: proofs and signed fences |
 //! | [`reason`] | why a lender does not count, and its message |
 //! | `copy` | notifications for the thread that feeds a replica |
 //! | [`fork`] | detection of children of `fork` |
@@ -56,6 +57,7 @@ mod links;
 mod maintenance;
 pub mod open;
 pub mod orphan;
+pub mod owner;
 pub mod paths;
 mod random;
 pub mod reason;

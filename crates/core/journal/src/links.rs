@@ -8,6 +8,7 @@ use netram_transport::{Link, LinkError, MulticastSender};
 
 use zeroize::Zeroizing;
 
+use crate::owner::{ForgedFence, JournalOwner};
 use crate::reason::LinkFailure;
 use crate::sys::RingAppender;
 
@@ -15,6 +16,7 @@ use crate::sys::RingAppender;
 #[derive(Debug)]
 pub(crate) struct LenderLinks {
     slots: Vec<Slot>,
+    owner: JournalOwner,
     multicast_sender: Option<MulticastSender>,
     /// Datagrams sent and refused so far.
     pub(crate) multicast_sent: SendCounts,
@@ -43,12 +45,15 @@ pub(crate) enum LenderLinkError {
     Link(LinkError),
     /// The peer sent bytes that are not a valid frame.
     Frame(netram_proto::wire::FrameError),
+    /// The peer claimed a fence that the owner has not signed.
+    Forged(ForgedFence),
 }
 
 impl LenderLinks {
-    pub(crate) fn new(count: usize, sender: Option<MulticastSender>) -> LenderLinks {
+    pub(crate) fn new(count: usize, owner: JournalOwner, sender: Option<MulticastSender>) -> LenderLinks {
         LenderLinks {
             slots: (0..count).map(|_| Slot::default()).collect(),
+            owner,
             multicast_sender: sender,
             multicast_sent: SendCounts::default(),
             log_again_at: Time(0),
@@ -127,9 +132,12 @@ impl LenderLinks {
         let Some(link) = &mut self.slots[index].link else {
             return Ok(false);
         };
-        let mut heard = false;
+        let (mut heard, version) = (false, link.version());
         while let Some(packet) = link.receive().map_err(LenderLinkError::Link)? {
             let frame = Frame::parse(packet).map_err(LenderLinkError::Frame)?;
+            self.owner
+                .check(version, &frame)
+                .map_err(LenderLinkError::Forged)?;
             writer.on_frame(index, &frame, now);
             heard = true;
         }
@@ -151,7 +159,7 @@ impl LenderLinks {
         let stale = |outgoing: &mut OutgoingFrame| matches!(outgoing.body, FrameBody::Channel(number) if number != writer.channel());
         slot.waiting.take_if(stale);
         while let Some(outgoing) = slot.waiting.take().or_else(|| writer.next_frame(index, now)) {
-            match queue(link, &outgoing, ring, &mut self.multicast_sender) {
+            match queue(link, &outgoing, &self.owner, ring, &mut self.multicast_sender) {
                 Ok(true) => queued = true,
                 Ok(false) => {
                     writer.on_overtaken(index, now);
@@ -176,13 +184,12 @@ impl LenderLinks {
 fn queue(
     link: &mut Link,
     outgoing: &OutgoingFrame,
+    owner: &JournalOwner,
     ring: &RingAppender,
     sender: &mut Option<MulticastSender>,
 ) -> Result<bool, LinkError> {
     match &outgoing.body {
-        FrameBody::Inline(bytes, length) => {
-            link.queue(&[&outgoing.header.encode(*length), &bytes[..*length]])?
-        }
+        FrameBody::Inline(bytes, length) => owner.queue(link, &outgoing.header, &bytes[..*length])?,
         FrameBody::Channel(number) => match sender {
             Some(sender) => {
                 let tune = Zeroizing::new(sender.invite(*number).encode());
@@ -203,6 +210,7 @@ impl std::fmt::Display for LenderLinkError {
         match self {
             LenderLinkError::Link(error) => error.fmt(out),
             LenderLinkError::Frame(error) => error.fmt(out),
+            LenderLinkError::Forged(error) => error.fmt(out),
         }
     }
 }

@@ -163,20 +163,23 @@ fn start_connecting(shared: &Arc<JournalState>, index: usize) {
         .spawn(move || {
             let shared = connecting;
             let address = &shared.config.lenders[index];
-            let connected = connect(address, &shared.config.security, CONNECT_TIMEOUT);
+            let connected = connect(address, &shared.config.security, CONNECT_TIMEOUT)
+                .map_err(|error| LinkFailure::from(&error));
+            let connected = connected.and_then(|mut link| {
+                let introduced = shared.owner.introduce(&mut link);
+                introduced.map_or(Err(LinkFailure::CutOff), |()| Ok(link))
+            });
             let mut core = shared.core();
             if core.closed {
                 return;
             }
-            let watched = connected
-                .map_err(|error| LinkFailure::from(&error))
-                .and_then(|link| {
-                    let watched = shared.waiting.watch(&link, index);
-                    watched.map_or_else(
-                        |error| Err(LinkFailure::LocalSystem(error.to_string())),
-                        |()| Ok(link),
-                    )
-                });
+            let watched = connected.and_then(|link| {
+                let watched = shared.waiting.watch(&link, index);
+                watched.map_or_else(
+                    |error| Err(LinkFailure::LocalSystem(error.to_string())),
+                    |()| Ok(link),
+                )
+            });
             match watched {
                 Ok(link) => {
                     tracing::info!(lender = %address, "connected");

@@ -21,7 +21,9 @@ use std::path::{Path, PathBuf};
 use netram_proto::id::JournalId;
 use netram_proto::journal::{LogFile, LogFileError, SlotPair, View};
 use netram_proto::limit::{LOG_ALIGN, LOG_BYTES_MAX, LOG_BYTES_MIN, SLOT_BYTES};
+use netram_proto::owner::is_owned;
 use netram_proto::wire::ChainPoint as Chain;
+use netram_transport::OwnerKey;
 use rustix::fs::{CWD, FallocateFlags, FlockOperation, RenameFlags, fallocate, flock, renameat_with};
 use rustix::io::Errno;
 
@@ -166,7 +168,8 @@ impl JournalPaths {
     }
 
     /// Creates a journal with a log of `log_bytes`, rounded up to whole pages. All of it is written to the
-    /// disk, so that a full disk cannot stop a commit later.
+    /// disk, so that a full disk cannot stop a commit later. The journal's id names the holder of its new
+    /// data key as its owner.
     ///
     /// Existing files are never changed, with one exception: beside a missing log file, the files that
     /// belonged to it are replaced, since deleting the log deletes the journal.
@@ -174,14 +177,42 @@ impl JournalPaths {
     /// # Errors
     /// `Exists`, `Size` if `log_bytes` is out of bounds, or `Io`.
     pub fn create(&self, log_bytes: u64) -> Result<JournalId, JournalCreateError> {
+        let key = DataKey::generate();
+        let owned = JournalId(OwnerKey::derive(key.as_bytes()).owned());
+        self.create_with(owned, key, log_bytes)
+    }
+
+    /// Creates a journal that has no owner.
+    ///
+    /// # Errors
+    /// Those of [`JournalPaths::create`].
+    pub(crate) fn create_unowned(&self, log_bytes: u64) -> Result<JournalId, JournalCreateError> {
+        let drawn = u128::from_le_bytes(random());
+        // One in 2^24 looks like an owner's.
+        let free = if is_owned(drawn) { drawn >> 1 } else { drawn };
+        self.create_with(JournalId(free), DataKey::generate(), log_bytes)
+    }
+
+    fn create_with(
+        &self,
+        journal: JournalId,
+        key: DataKey,
+        log_bytes: u64,
+    ) -> Result<JournalId, JournalCreateError> {
         let capacity = log_bytes.checked_next_multiple_of(LOG_ALIGN).unwrap_or(u64::MAX);
         if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&capacity) {
             return Err(JournalCreateError::Size(LogFileError::Size(log_bytes)));
         }
-        let journal = JournalId(u128::from_le_bytes(random()));
+        let parts = JournalInit {
+            journal,
+            log_bytes: capacity,
+            key,
+            view: View::first(journal),
+            start: Chain::default(),
+        };
         match self.layout {
-            JournalLayout::Directory => self.create_directory(&new_parts(journal, capacity))?,
-            JournalLayout::Beside => self.create_files(&new_parts(journal, capacity))?,
+            JournalLayout::Directory => self.create_directory(&parts)?,
+            JournalLayout::Beside => self.create_files(&parts)?,
         }
         Ok(journal)
     }
@@ -357,17 +388,6 @@ impl JournalPaths {
     pub fn open(&self, path: PathBuf, write: bool) -> Result<File, JournalOpenError> {
         let opened = OpenOptions::new().read(true).write(write).open(&path);
         opened.map_err(|source| JournalOpenError::File { path, source })
-    }
-}
-
-/// The initial parts of a new journal.
-fn new_parts(journal: JournalId, log_bytes: u64) -> JournalInit {
-    JournalInit {
-        journal,
-        log_bytes,
-        key: DataKey::generate(),
-        view: View::first(journal),
-        start: Chain::default(),
     }
 }
 

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::io;
 
+use crate::owner::ForgedFence;
 use netram_proto::journal::{
     DiskWaitReason, JournalLenderStatus, LenderRefusal, LenderRole, LinkPhase, RecoveryError,
 };
@@ -73,6 +74,10 @@ pub enum LinkFailure {
     NotNetram,
     /// This machine's system refused, for example a descriptor.
     LocalSystem(String),
+    /// The lender found no proof that this program owns the journal.
+    NotOwner,
+    /// The lender claimed a fence that the journal's owner has not signed.
+    ForgedFence,
 }
 
 impl std::error::Error for LinkFailure {}
@@ -100,6 +105,11 @@ impl From<&ConnectError> for LinkFailure {
 }
 
 impl LinkFailure {
+    /// Whether the lender was reached and its own words are the reason.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, LinkFailure::NotOwner | LinkFailure::ForgedFence)
+    }
+
     fn of_system(error: &io::Error) -> LinkFailure {
         match error.kind() {
             // For a Unix socket: the file is missing, or its lender is gone.
@@ -197,6 +207,10 @@ impl fmt::Display for LinkFailure {
             LinkFailure::CutOff => ConnectError::CutOff.fmt(out),
             LinkFailure::NotNetram => ConnectError::NotNetram.fmt(out),
             LinkFailure::LocalSystem(why) => write!(out, "this machine refused: {why}"),
+            LinkFailure::NotOwner => out.write_str(
+                "it found no proof that this program owns the journal: is the journal's `data.key` its own?",
+            ),
+            LinkFailure::ForgedFence => ForgedFence.fmt(out),
         }
     }
 }
@@ -221,6 +235,7 @@ fn refusal(out: &mut fmt::Formatter<'_>, refused: LenderRefusal) -> fmt::Result 
             out,
             "no slot: it holds {limit} journals, and takes no more; `netram lender status` names them"
         ),
+        RefusalReason::NotOwner => write!(out, "{}", LinkFailure::NotOwner),
         RefusalReason::DataOnly => {
             out.write_str("it takes data sessions only at this address: name another of its addresses")
         }

@@ -57,7 +57,7 @@ macro_rules! hex_id {
 }
 
 hex_id!(
-    /// Identifies one journal for its whole life; random, drawn when the journal is created.
+    /// Identifies one journal for its whole life. It names the journal's owner ([`crate::owner`]).
     JournalId, u128, 32
 );
 hex_id!(
@@ -71,8 +71,8 @@ hex_id!(
     Incarnation, u64, 16
 );
 hex_id!(
-    /// Identifies the deposits of one process's arena, the same at each of its lenders; random, drawn when
-    /// the arena is made. A forked child draws its own.
+    /// Identifies the deposits of one process's arena, the same at each of its lenders. It names their owner
+    /// ([`crate::owner`]), whose key is drawn when the arena is made. A forked child draws its own.
     DepositId, u128, 32
 );
 

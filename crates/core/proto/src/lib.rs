@@ -11,6 +11,7 @@
 //! | [`session`] | which frames a connection may send before and after it is bound to a journal |
 //! | [`multicast`] | appends multicast once to all members: datagrams, reassembly, missing ranges |
 //! | [`member`] | a lender's side of one journal: fence, join, append, trim, read |
+//! | [`owner`] | who owns a journal; what its owner signs |
 //! | [`journal`] | the writer's side: views and acknowledgements, the local log, recovery |
 //! | [`failure`] | the meaning of a failed system call: data lost, retry, or report |
 //! | [`port`] | the traits that higher layers use: a log and a file |
@@ -26,6 +27,7 @@ pub mod journal;
 pub mod limit;
 pub mod member;
 pub mod multicast;
+pub mod owner;
 pub mod planted;
 pub mod port;
 pub mod session;

@@ -118,6 +118,10 @@ pub enum PlantedFault {
     AliasJoins,
     /// (16) Recovery accepts a window that was joined again after the view was stored.
     JoinIgnored,
+    /// (15) A lender lets a client bind a journal that the client does not own.
+    OwnerIgnored,
+    /// (15) A client believes a lender that claims a fence which the journal's owner has not signed.
+    UnsignedFenceBelieved,
     /// (16) Recovery asks only the addresses in the view.
     MovedCountsAsGone,
     /// (19) A journal is marked clean while the disk lacks records.
@@ -145,7 +149,7 @@ pub enum PlantedFault {
 
 impl PlantedFault {
     /// All faults, in the order of their rules.
-    pub const ALL: [PlantedFault; 65] = [
+    pub const ALL: [PlantedFault; 67] = [
         PlantedFault::AnyInsteadOfRule,
         PlantedFault::StaleAckCounts,
         PlantedFault::MulticastCountsAsHeld,
@@ -200,6 +204,8 @@ impl PlantedFault {
         PlantedFault::CheckpointBeforeLock,
         PlantedFault::AliasJoins,
         PlantedFault::JoinIgnored,
+        PlantedFault::OwnerIgnored,
+        PlantedFault::UnsignedFenceBelieved,
         PlantedFault::MovedCountsAsGone,
         PlantedFault::CleanTooEarly,
         PlantedFault::CountsWhileClean,

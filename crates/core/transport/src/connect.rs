@@ -14,8 +14,11 @@ use crate::address::NetAddress;
 use crate::cipher::Cipher;
 use crate::error::ConnectError;
 use crate::key::ClusterKey;
-use crate::link::Link;
-use crate::preamble::{self, MODE_NOISE, MODE_PLAIN, PREAMBLE_BYTES, Preamble, WIRE_VERSION, WIRE_VERSIONS};
+use crate::link::{Link, LinkSession};
+use crate::preamble::{
+    self, MODE_NOISE, MODE_PLAIN, NONCE_BYTES, PREAMBLE_BYTES, Preamble, WIRE_VERSION, WIRE_VERSIONS,
+    has_nonce,
+};
 use crate::secure::{CONFIRMATION_BYTES, MESSAGE_BYTES, NoiseHandshake, Prologue};
 use crate::security::Security;
 use crate::tcp::TcpConnectError;
@@ -40,17 +43,18 @@ pub fn connect(address: &NetAddress, security: &Security, timeout: Duration) -> 
         deadline,
         address,
     };
-    let cipher = match security {
+    let (cipher, agreed) = match security {
         Security::Insecure => {
-            exchange_preambles(&wire, MODE_PLAIN)?;
-            Cipher::Plain
+            let (prologue, version) = exchange_preambles(&wire, MODE_PLAIN)?;
+            let id = prologue.session();
+            (Cipher::Plain, LinkSession { version, id })
         }
         Security::Key(key) => noise_handshake(&wire, key)?,
     };
     if let (NetAddress::Tcp { host, .. }, Some(at)) = (address, at) {
         tcp::remember(host, at);
     }
-    Ok(Link::new(wire.socket, peer, cipher))
+    Ok(Link::new(wire.socket, peer, cipher, agreed))
 }
 
 /// Connects a socket; also returns the TCP address it leads to, if there is one.
@@ -87,15 +91,26 @@ fn reach(
     Ok((socket, Some(at)))
 }
 
-/// Exchanges preambles. A refusal by the lender is an error.
-fn exchange_preambles(wire: &HandshakeSocket<'_>, mode: u8) -> Result<Prologue, ConnectError> {
+/// Exchanges preambles. Returns them and the wire version. A refusal by the lender is an error.
+fn exchange_preambles(wire: &HandshakeSocket<'_>, mode: u8) -> Result<(Prologue, u16), ConnectError> {
     let client = Preamble::ours(WIRE_VERSION, mode, preamble::STATUS_OK).encode();
     wire.send(&client)?;
     let mut lender = [0; PREAMBLE_BYTES];
     wire.receive(&mut lender)?;
     let reply = Preamble::decode(&lender).ok_or(ConnectError::NotNetram)?;
     judge(reply, mode)?;
-    Ok(Prologue { client, lender })
+    let mut nonce = None;
+    if has_nonce(reply.version) {
+        wire.receive(nonce.insert([0; NONCE_BYTES]))?;
+    }
+    Ok((
+        Prologue {
+            client,
+            lender,
+            nonce,
+        },
+        reply.version,
+    ))
 }
 
 /// Whether the lender's preamble accepts ours.
@@ -122,12 +137,15 @@ fn judge(reply: Preamble, mode: u8) -> Result<(), ConnectError> {
 }
 
 /// The whole secure handshake, to the confirmation.
-fn noise_handshake(wire: &HandshakeSocket<'_>, key: &ClusterKey) -> Result<Cipher, ConnectError> {
+fn noise_handshake(
+    wire: &HandshakeSocket<'_>,
+    key: &ClusterKey,
+) -> Result<(Cipher, LinkSession), ConnectError> {
     let local = |source| ConnectError::Unreachable {
         address: wire.address.clone(),
         source,
     };
-    let prologue = exchange_preambles(wire, MODE_NOISE)?;
+    let (prologue, version) = exchange_preambles(wire, MODE_NOISE)?;
     let mut noise = NoiseHandshake::initiator(key, &prologue).map_err(local)?;
     wire.send(&noise.write().map_err(local)?)?;
 
@@ -143,13 +161,13 @@ fn noise_handshake(wire: &HandshakeSocket<'_>, key: &ClusterKey) -> Result<Ciphe
     wire.receive(rest)?;
     noise.read(&message).map_err(|_| ConnectError::WrongKey)?;
 
-    let mut cipher = noise.finish();
+    let (mut cipher, id) = noise.finish();
     if let Cipher::Noise(ways) = &mut cipher {
         let mut confirmation = [0; CONFIRMATION_BYTES];
         ways.seal(&mut confirmation);
         wire.send(&confirmation)?;
     }
-    Ok(cipher)
+    Ok((cipher, LinkSession { version, id }))
 }
 
 /// A connected non-blocking socket with blocking calls that end at a deadline.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::cipher::Cipher;
 use crate::key::ClusterKey;
-use crate::link::{Link, PACKET_BYTES_MAX};
+use crate::link::{Link, LinkSession, PACKET_BYTES_MAX};
 use crate::listen::{HandshakeProgress, PendingHandshake};
 use crate::preamble::{MODE_NOISE, PREAMBLE_BYTES, Preamble, STATUS_OK, WIRE_VERSION, may_begin_preamble};
 use crate::security::Security;
@@ -102,7 +102,11 @@ pub fn handshake_seeds() -> Vec<Vec<u8>> {
 /// Packets over a plain link. Each must have its announced length and its bytes, and the first impossible one
 /// must end the link.
 pub fn packets(bytes: &[u8]) {
-    let mut link = Link::new(connected(bytes), "a fuzzer".into(), Cipher::Plain);
+    let agreed = LinkSession {
+        version: WIRE_VERSION,
+        id: [0; 32],
+    };
+    let mut link = Link::new(connected(bytes), "a fuzzer".into(), Cipher::Plain, agreed);
     let mut rest = bytes;
     while let Ok(Some(packet)) = link.receive() {
         let (length, behind) = rest.split_first_chunk::<2>().expect("a length was sent");

@@ -11,7 +11,7 @@
 //!
 //! ```text
 //! preamble (16 bytes, clear)       ->
-//!                                  <-  preamble (16 bytes, clear: accepted, or why not)
+//!                                  <-  preamble (16 bytes, clear: accepted, or why not), nonce (16 bytes)
 //! Noise message 1 (48 bytes)       ->                                  \
 //!                                  <-  Noise message 2 (48 bytes)       } only with a key
 //! confirmation (16 bytes, sealed)  ->                                  /
@@ -26,6 +26,7 @@
 //! | [`preamble`] | the first 16 bytes of every connection; the wire version |
 //! | [`secure`], `cipher` | the Noise handshake, and the encryption of packets after it |
 //! | [`connect`](mod@connect), [`listen`] | the client's and the lender's side of the handshake |
+//! | [`owner`] | signatures of a journal's owner |
 //! | `lookup`, `happy_eyeballs` | name lookups with a deadline; concurrent attempts to several addresses |
 //! | [`acceptor`] | the thread that takes connections to their first request |
 //! | [`pending_connections`] | limits on connections that have not authenticated or sent a first frame |
@@ -51,6 +52,7 @@ pub mod listen;
 pub mod listen_socket;
 mod lookup;
 pub mod multicast;
+pub mod owner;
 pub mod pending_connections;
 pub mod poll;
 pub mod preamble;
@@ -72,6 +74,7 @@ pub use link::{Link, PACKET_BYTES_MAX, SendProgress};
 pub use listen::{HANDSHAKE_TIMEOUT, HandshakeProgress, Listener, PENDING_MAX, PendingHandshake};
 pub use listen_socket::{ListenScope, ListenSocket};
 pub use multicast::{DropCounts, MulticastReceiver, MulticastSender, ReceivedDatagram};
+pub use owner::{OwnerId, OwnerKey, check_proof};
 pub use poll::{Interest, Poller, ReadyEvent, ReadyEvents, Waker};
 pub use preamble::{VersionRange, WIRE_VERSION};
 pub use security::{Security, SecurityError};

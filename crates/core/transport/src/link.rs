@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use netram_proto::limit::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES};
+use netram_proto::owner::SESSION_ID_BYTES;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
@@ -50,10 +51,20 @@ pub struct Link {
     socket: OwnedFd,
     peer: String,
     cipher: Cipher,
+    agreed: LinkSession,
     outgoing: ByteQueue,
     incoming: ByteQueue,
     /// The error of the first invalid packet. Packets behind it are not read.
     fault: Option<LinkError>,
+}
+
+/// What both ends of a link know of it after the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinkSession {
+    /// The wire version that the lender chose.
+    pub(crate) version: u16,
+    /// The id that no other link has, from version 2 on.
+    pub(crate) id: [u8; SESSION_ID_BYTES],
 }
 
 /// How much of a packet [`Link::send`] has given to the socket.
@@ -67,11 +78,12 @@ pub enum SendProgress {
 
 impl Link {
     /// Takes a connected non-blocking socket whose handshake is complete.
-    pub(crate) fn new(socket: OwnedFd, peer: String, cipher: Cipher) -> Link {
+    pub(crate) fn new(socket: OwnedFd, peer: String, cipher: Cipher, agreed: LinkSession) -> Link {
         Link {
             socket,
             peer,
             cipher,
+            agreed,
             outgoing: ByteQueue::new(SEND_BUFFER_BYTES),
             incoming: ByteQueue::new(RECEIVE_BUFFER_BYTES),
             fault: None,
@@ -81,6 +93,18 @@ impl Link {
     /// The peer's address, for people to read.
     pub fn peer(&self) -> &str {
         &self.peer
+    }
+
+    /// The wire version of this link.
+    pub fn version(&self) -> u16 {
+        self.agreed.version
+    }
+
+    /// The link's session id. Both ends know it, and from wire version 2 on no other link has it: a signature
+    /// over it proves something on this link only. Without a cluster key it holds against replays, and not
+    /// against a peer that passes everything on.
+    pub fn session(&self) -> &[u8; SESSION_ID_BYTES] {
+        &self.agreed.id
     }
 
     /// Whether packets are encrypted and the peer has proven that it holds the cluster key.

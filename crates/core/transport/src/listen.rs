@@ -5,16 +5,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ring::rand::SecureRandom;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::address::NetAddress;
 use crate::cipher::Cipher;
 use crate::error::{HandshakeError, ListenError};
-use crate::link::Link;
+use crate::link::{Link, LinkSession};
 use crate::listen_socket::{ListenScope, ListenSocket};
 use crate::preamble::{
-    self, MODE_NOISE, MODE_PLAIN, PREAMBLE_BYTES, Preamble, WIRE_VERSION, WIRE_VERSIONS, may_begin_preamble,
+    self, MODE_NOISE, MODE_PLAIN, NONCE_BYTES, PREAMBLE_BYTES, Preamble, WIRE_VERSION, WIRE_VERSIONS,
+    has_nonce, may_begin_preamble,
 };
 use crate::secure::{CONFIRMATION_BYTES, MESSAGE_BYTES, NoiseHandshake, Prologue};
 use crate::security::Security;
@@ -130,8 +132,9 @@ pub struct PendingHandshake {
 /// The message that the client must send next.
 enum AwaitedMessage {
     Preamble,
-    Message(NoiseHandshake),
-    Confirmation(Cipher),
+    /// Noise message 1, for a session of this wire version.
+    Message(NoiseHandshake, u16),
+    Confirmation(Cipher, LinkSession),
     /// None: the handshake has succeeded or failed.
     Over,
 }
@@ -192,8 +195,8 @@ impl PendingHandshake {
         loop {
             let wanted = match self.step {
                 AwaitedMessage::Preamble => PREAMBLE_BYTES,
-                AwaitedMessage::Message(_) => MESSAGE_BYTES,
-                AwaitedMessage::Confirmation(_) => CONFIRMATION_BYTES,
+                AwaitedMessage::Message(..) => MESSAGE_BYTES,
+                AwaitedMessage::Confirmation(..) => CONFIRMATION_BYTES,
                 AwaitedMessage::Over => panic!("advanced a handshake that has ended"),
             };
             if !self.fill(wanted)? {
@@ -205,8 +208,8 @@ impl PendingHandshake {
             }
             let done = match std::mem::replace(&mut self.step, AwaitedMessage::Over) {
                 AwaitedMessage::Preamble => self.on_preamble()?,
-                AwaitedMessage::Message(noise) => self.on_message(noise)?,
-                AwaitedMessage::Confirmation(cipher) => Some(self.on_confirmation(cipher)?),
+                AwaitedMessage::Message(noise, version) => self.on_message(noise, version)?,
+                AwaitedMessage::Confirmation(cipher, agreed) => Some(self.on_confirmation(cipher, agreed)?),
                 AwaitedMessage::Over => unreachable!("returned above"),
             };
             if let Some(link) = done {
@@ -248,40 +251,59 @@ impl PendingHandshake {
             self.reply(version, mode, status)?;
             return Err(error);
         }
-        let lender = self.reply(version, mode, preamble::STATUS_OK)?;
+        let nonce = match has_nonce(version) {
+            true => Some(random_nonce().map_err(HandshakeError::Failed)?),
+            false => None,
+        };
+        let lender = Preamble::ours(version, mode, preamble::STATUS_OK).encode();
+        let answer: Vec<u8> = lender.iter().chain(nonce.iter().flatten()).copied().collect();
+        self.send(&answer)?;
+        let prologue = Prologue {
+            client,
+            lender,
+            nonce,
+        };
         match &*self.security {
-            Security::Insecure => self.become_link(Cipher::Plain).map(Some),
+            Security::Insecure => {
+                let id = prologue.session();
+                self.become_link(Cipher::Plain, LinkSession { version, id })
+                    .map(Some)
+            }
             Security::Key(key) => {
-                let prologue = Prologue { client, lender };
                 let noise = NoiseHandshake::responder(key, &prologue).map_err(HandshakeError::Failed)?;
-                self.step = AwaitedMessage::Message(noise);
+                self.step = AwaitedMessage::Message(noise, version);
                 Ok(None)
             }
         }
     }
 
-    fn on_message(&mut self, mut noise: NoiseHandshake) -> Result<Option<Link>, HandshakeError> {
+    fn on_message(
+        &mut self,
+        mut noise: NoiseHandshake,
+        version: u16,
+    ) -> Result<Option<Link>, HandshakeError> {
         if noise.read(&self.buffer).is_err() {
             self.reply(WIRE_VERSION, MODE_NOISE, preamble::STATUS_WRONG_KEY)?;
             return Err(HandshakeError::WrongKey);
         }
         let answer = noise.write().map_err(HandshakeError::Failed)?;
         self.send(&answer)?;
-        self.step = AwaitedMessage::Confirmation(noise.finish());
+        let (cipher, id) = noise.finish();
+        self.step = AwaitedMessage::Confirmation(cipher, LinkSession { version, id });
         Ok(None)
     }
 
-    fn on_confirmation(&mut self, mut cipher: Cipher) -> Result<Link, HandshakeError> {
+    fn on_confirmation(&mut self, mut cipher: Cipher, agreed: LinkSession) -> Result<Link, HandshakeError> {
         if let Cipher::Noise(ways) = &mut cipher {
             let sealed = &mut self.buffer[..CONFIRMATION_BYTES];
             ways.open(sealed).map_err(|_| HandshakeError::WrongKey)?;
         }
-        self.become_link(cipher)
+        self.become_link(cipher, agreed)
     }
 
-    fn become_link(&mut self, cipher: Cipher) -> Result<Link, HandshakeError> {
+    fn become_link(&mut self, cipher: Cipher, agreed: LinkSession) -> Result<Link, HandshakeError> {
         let socket = self.socket.take().ok_or(HandshakeError::CutOff)?;
-        Ok(Link::new(socket, std::mem::take(&mut self.peer), cipher))
+        Ok(Link::new(socket, std::mem::take(&mut self.peer), cipher, agreed))
     }
 
     /// Reads until `wanted` bytes are buffered, and never more, since later bytes belong to the link. Returns
@@ -305,10 +327,8 @@ impl PendingHandshake {
         Ok(true)
     }
 
-    fn reply(&self, version: u16, mode: u8, status: u8) -> Result<[u8; PREAMBLE_BYTES], HandshakeError> {
-        let reply = Preamble::ours(version, mode, status).encode();
-        self.send(&reply)?;
-        Ok(reply)
+    fn reply(&self, version: u16, mode: u8, status: u8) -> Result<(), HandshakeError> {
+        self.send(&Preamble::ours(version, mode, status).encode())
     }
 
     /// Sends a message. A fresh socket's buffer holds these few bytes; one that does not is treated as
@@ -321,6 +341,14 @@ impl PendingHandshake {
             Err(errno) => Err(cut_off_or_failed(errno)),
         }
     }
+}
+
+/// Draws the nonce that follows a lender's preamble.
+fn random_nonce() -> io::Result<[u8; NONCE_BYTES]> {
+    let mut nonce = [0; NONCE_BYTES];
+    let drawn = ring::rand::SystemRandom::new().fill(&mut nonce);
+    drawn.map_err(|_| io::Error::other("the system gives no random bytes"))?;
+    Ok(nonce)
 }
 
 fn cut_off_or_failed(errno: Errno) -> HandshakeError {

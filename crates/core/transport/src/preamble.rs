@@ -14,6 +14,8 @@
 //! key. `status` is zero from a client; a lender's other values are reasons of a refusal. `reserved` is sent
 //! as zero and ignored on receipt.
 //!
+//! From version 2 on, 16 random bytes follow a lender's preamble, unless it refuses.
+//!
 //! This layout must never change: two programs of any age must be able to tell each other that they do not
 //! match. Its contents are not trusted by themselves. Both preambles enter the Noise prologue, so an altered
 //! byte fails the handshake. A forged refusal only ends a connection that its sender could have cut anyway.
@@ -21,7 +23,9 @@
 use std::fmt;
 
 /// The wire version that this build prefers. It covers framing, handshake and frames.
-pub const WIRE_VERSION: u16 = 1;
+///
+/// Version 2 added the lender's nonce, proofs of ownership, and signed fences.
+pub const WIRE_VERSION: u16 = 2;
 /// The wire versions that this build speaks.
 pub const WIRE_VERSIONS: VersionRange = VersionRange {
     oldest: 1,
@@ -30,6 +34,14 @@ pub const WIRE_VERSIONS: VersionRange = VersionRange {
 
 /// Bytes of a preamble.
 pub(crate) const PREAMBLE_BYTES: usize = 16;
+/// Bytes of the random nonce that follows a lender's preamble. It makes every session id new, so that nothing
+/// recorded on another link has a use.
+pub(crate) const NONCE_BYTES: usize = 16;
+
+/// Whether a lender that chose `version` sends a nonce after its preamble.
+pub(crate) const fn has_nonce(version: u16) -> bool {
+    version >= 2
+}
 pub(crate) const MAGIC: [u8; 6] = *b"NETRAM";
 
 pub(crate) const MODE_PLAIN: u8 = 0;
@@ -137,7 +149,7 @@ mod tests {
     #[test]
     fn the_layout_is_fixed_for_ever() {
         let bytes = Preamble::ours(1, MODE_NOISE, STATUS_BUSY).encode();
-        assert_eq!(bytes, *b"NETRAM\x01\x00\x01\x04\x01\x00\x01\x00\x00\x00");
+        assert_eq!(bytes, *b"NETRAM\x01\x00\x01\x04\x01\x00\x02\x00\x00\x00");
         assert_eq!(
             Preamble::decode(&bytes),
             Some(Preamble::ours(1, MODE_NOISE, STATUS_BUSY))

@@ -15,13 +15,14 @@
 
 use std::io;
 
+use netram_proto::owner::SESSION_ID_BYTES;
 use snow::params::NoiseParams;
 use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
 
 use crate::cipher::{Cipher, DecryptError, DuplexCipher, TAG_BYTES};
 use crate::key::ClusterKey;
-use crate::preamble::PREAMBLE_BYTES;
+use crate::preamble::{NONCE_BYTES, PREAMBLE_BYTES};
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 /// Bytes of each Noise message: an ephemeral key and the tag of an empty payload.
@@ -29,19 +30,30 @@ pub(crate) const MESSAGE_BYTES: usize = 32 + TAG_BYTES;
 /// Bytes of the client's confirmation: the tag of an empty packet.
 pub(crate) const CONFIRMATION_BYTES: usize = TAG_BYTES;
 
-/// The plaintext preambles of both sides.
+/// The plaintext that both sides exchange before the handshake.
 #[derive(Clone, Copy)]
 pub(crate) struct Prologue {
     pub(crate) client: [u8; PREAMBLE_BYTES],
     pub(crate) lender: [u8; PREAMBLE_BYTES],
+    /// Random bytes of the lender; `None` before wire version 2.
+    pub(crate) nonce: Option<[u8; NONCE_BYTES]>,
 }
 
 impl Prologue {
-    fn joined(&self) -> [u8; 2 * PREAMBLE_BYTES] {
-        let mut joined = [0; 2 * PREAMBLE_BYTES];
-        joined[..PREAMBLE_BYTES].copy_from_slice(&self.client);
-        joined[PREAMBLE_BYTES..].copy_from_slice(&self.lender);
-        joined
+    fn joined(&self) -> Vec<u8> {
+        let nonce = self.nonce.iter().flatten();
+        self.client
+            .iter()
+            .chain(&self.lender)
+            .chain(nonce)
+            .copied()
+            .collect()
+    }
+
+    /// The session id of a link without Noise.
+    pub(crate) fn session(&self) -> [u8; SESSION_ID_BYTES] {
+        let digest = ring::digest::digest(&ring::digest::SHA256, &self.joined());
+        digest.as_ref().try_into().expect("SHA-256 has 32 bytes")
     }
 }
 
@@ -89,16 +101,22 @@ impl NoiseHandshake {
         if payload == 0 { Ok(()) } else { Err(DecryptError) }
     }
 
-    /// The session's cipher. Both messages must have been exchanged.
-    pub(crate) fn finish(mut self) -> Cipher {
+    /// The session's cipher and its id, the handshake hash (Noise, section 11.2). Both messages must have
+    /// been exchanged.
+    pub(crate) fn finish(mut self) -> (Cipher, [u8; SESSION_ID_BYTES]) {
         assert!(self.0.is_handshake_finished());
+        let session = self
+            .0
+            .get_handshake_hash()
+            .try_into()
+            .expect("SHA-256 has 32 bytes");
         let (to_lender, to_client) = self.0.dangerously_get_raw_split();
         let (to_lender, to_client) = (Zeroizing::new(to_lender), Zeroizing::new(to_client));
         let ways = match self.0.is_initiator() {
             true => DuplexCipher::new(&to_lender, &to_client),
             false => DuplexCipher::new(&to_client, &to_lender),
         };
-        Cipher::Noise(Box::new(ways))
+        (Cipher::Noise(Box::new(ways)), session)
     }
 }
 
@@ -114,6 +132,7 @@ mod tests {
     const PROLOGUE: Prologue = Prologue {
         client: [1; PREAMBLE_BYTES],
         lender: [2; PREAMBLE_BYTES],
+        nonce: Some([3; NONCE_BYTES]),
     };
 
     #[test]

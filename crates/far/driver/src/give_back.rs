@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use netram_proto::id::{DepositId, Epoch};
 use netram_proto::wire::{Frame, FrameHeader, FrameKind};
 use netram_transport::{
-    ConnectError, Interest, LinkError, NetAddress, Poller, ReadyEvents, Security, connect,
+    ConnectError, Interest, LinkError, NetAddress, OwnerKey, Poller, ReadyEvents, Security, connect,
 };
 
 use crate::config::RemotePagesConfig;
@@ -35,12 +35,12 @@ enum GiveBackError {
 
 /// Tells all lenders in parallel that the owner of this deposit has ended, and waits a few seconds for them.
 /// A lender that cannot be reached keeps the pages for its lease. Only for an owner that no longer uses them:
-/// it would be fenced.
-pub fn give_back(config: &RemotePagesConfig, deposit: DepositId) {
+/// it would be fenced. `owner` is the key that owns the deposits.
+pub fn give_back(config: &RemotePagesConfig, owner: &OwnerKey) {
     thread::scope(|scope| {
         for address in &config.lenders {
             let give_back = move || {
-                if let Err(error) = tell(address, &config.security, deposit) {
+                if let Err(error) = tell(address, &config.security, owner) {
                     tracing::debug!(%address, %error, "a lender could not be told that a deposit is no longer used; it keeps the pages until the lease ends");
                 }
             };
@@ -52,8 +52,10 @@ pub fn give_back(config: &RemotePagesConfig, deposit: DepositId) {
     });
 }
 
-fn tell(address: &NetAddress, security: &Security, deposit: DepositId) -> Result<(), GiveBackError> {
+fn tell(address: &NetAddress, security: &Security, owner: &OwnerKey) -> Result<(), GiveBackError> {
+    let deposit = DepositId(owner.owned());
     let mut link = connect(address, security, PATIENCE)?;
+    owner.introduce(&mut link)?;
     let poller = Poller::new()?;
     poller.add(&link, 0, Interest::Read)?;
     let header = |kind| FrameHeader {

@@ -48,7 +48,7 @@ pub use config::RemotePagesConfig;
 pub use give_back::give_back;
 pub use netram_far_machine::arena::{ArenaTally, Replacement};
 pub use netram_far_machine::deposit::Page;
-pub use netram_proto::id::DepositId;
+pub use netram_transport::OwnerKey;
 pub use remote_pages::{PageContent, PageGetError, RemotePages, RemotePagesOpenError};
 pub use sys::Pod;
 pub use vec::{FarVec, FarVecError};

@@ -5,14 +5,14 @@ use std::io::{self, Write};
 use std::os::fd::IntoRawFd;
 use std::process::{Command, Stdio};
 
-use netram_far::DepositId;
+use netram_far::OwnerKey;
 use netram_far::run::{GIVE_BACK, RunSettings, SETTINGS};
 
 use crate::abi;
 
 /// Starts it. To be called by a thread with the arena's descriptors: one of them tells the process of the
 /// end, whether by exit, signal or `exec`.
-pub(crate) fn begin(settings: &RunSettings, deposit: DepositId) -> io::Result<()> {
+pub(crate) fn begin(settings: &RunSettings, owner: &OwnerKey) -> io::Result<()> {
     let mut command = Command::new(&settings.netram);
     command
         .arg(GIVE_BACK)
@@ -30,7 +30,7 @@ pub(crate) fn begin(settings: &RunSettings, deposit: DepositId) -> io::Result<()
     // Wait for the intermediate process before anything can fail, so that the program has no unexpected
     // child. If SIGCHLD is ignored, there is nothing to wait for.
     let _ = begun.wait();
-    word.write_all(&deposit.0.to_le_bytes())?;
+    word.write_all(owner.seed())?;
     // Left open: the kernel closes it with the arena's last thread.
     let _ = word.into_raw_fd();
     Ok(())

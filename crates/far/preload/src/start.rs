@@ -150,7 +150,7 @@ fn arena(settings: &RunSettings) -> Result<Arena, PreloadStartError> {
         .map_err(|error| PreloadStartError::Key(error.to_string()))?;
     let arena = Arena::open(config).map_err(PreloadStartError::Arena)?;
     if !settings.lenders.is_empty()
-        && let Err(error) = cleanup_process::begin(settings, arena.remote_pages().id())
+        && let Err(error) = cleanup_process::begin(settings, arena.remote_pages().owner())
     {
         tracing::warn!(
             %error,

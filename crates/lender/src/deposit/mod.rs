@@ -403,12 +403,11 @@ impl DepositThread {
         self.shared.deposits.list(
             id,
             DepositReport {
-                id: id.to_string(),
+                id: id.to_string()[..8].to_owned(),
                 slots: deposit.server.slots(),
                 held: deposit.server.used_slots(),
                 bytes: deposit.memory.lent_bytes(),
                 connected: deposit.server.has_session(),
-                session: deposit.server.epoch().0,
                 asked_back: deposit.server.asked_back(),
             },
         );

@@ -270,6 +270,14 @@ fn retry(mut say: impl FnMut() -> Result<(), RestoreError>) -> Result<(), Restor
     }
 }
 
+/// The copy's data key. A copy without one has records that are not sealed.
+pub(super) fn data_key(description: &ReplicaDescription) -> DataKey {
+    match <[u8; KEY_BYTES]>::try_from(&description.follow.key[..]) {
+        Ok(key) => DataKey::from_bytes(key),
+        Err(_) => DataKey::generate(),
+    }
+}
+
 /// Steps 3 and 4, in a directory with a temporary name. Returns the view without members.
 fn recover(
     place: &VolumePaths,
@@ -279,14 +287,10 @@ fn recover(
     restored: &mut RestoreReport,
 ) -> Result<View, RestoreError> {
     let follow = &description.follow;
-    let key = match <[u8; KEY_BYTES]>::try_from(&follow.key[..]) {
-        Ok(key) => DataKey::from_bytes(key),
-        Err(_) => DataKey::generate(),
-    };
     let parts = JournalInit {
         journal: follow.identity.journal,
         log_bytes: follow.capacity,
-        key,
+        key: data_key(description),
         view: description.view.clone(),
         start: description.end,
     };

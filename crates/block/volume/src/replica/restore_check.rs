@@ -10,7 +10,7 @@ use netram_journal::{Journal, JournalConfig, OpenCheck, ReplicaOrigin};
 use netram_proto::journal::{ClaimNote, View};
 
 use super::claim;
-use super::restore::{DataLenderEndpoint, RestoreError};
+use super::restore::{DataLenderEndpoint, RestoreError, data_key};
 
 /// A client whose last message is more recent than this may be running: it pings twice a second, and a
 /// restarted one returns within seconds.
@@ -133,6 +133,7 @@ pub fn check_restore(
         root,
         &description.view,
         description.end.lsn,
+        &data_key(&description),
         &of_copy(config, &description),
     );
     check.refusal = journal.refusal.take().map(RestoreError::Journal);

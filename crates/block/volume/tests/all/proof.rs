@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use netram_block::VolumeId;
 use netram_journal::{JournalInspector, JournalOpenError as JournalError};
-use netram_proto::id::Epoch;
+use netram_proto::id::{Epoch, WriterId};
 use netram_proto::journal::RecoveryError;
 use netram_volume::replica::restore::{
     DataLenderEndpoint, RestoreError, RestoreReport, check_restore, restore,
@@ -87,8 +87,8 @@ fn check(volume: &Volume, done: u64) {
 }
 
 /// State that fencing would change: the epoch that the copy obeys, and the writer that fenced the member.
-fn fences(directory: &Path, member: &RunningLender, id: VolumeId) -> (Epoch, u32, String) {
-    let journal = member.lender.report().journals.remove(0);
+fn fences(directory: &Path, member: &RunningLender, id: VolumeId) -> (Epoch, Epoch, WriterId) {
+    let journal = member.lender.report().journals.remove(0).state.unwrap();
     let copy = directory.join("kept").join(id.to_string()).join("journal");
     let copy = JournalInspector::open(&copy).unwrap().view().epoch;
     (copy, journal.epoch, journal.writer)

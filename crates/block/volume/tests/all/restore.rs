@@ -225,10 +225,10 @@ impl LostVolume {
                 assert!(began.elapsed() < PATIENCE, "the session does not end");
                 std::thread::sleep(Duration::from_millis(5));
             };
-            let window = member.lender.report().journals.remove(0);
+            let window = member.lender.report().journals.remove(0).state.unwrap();
             if copy
                 .flushed
-                .is_some_and(|flushed| (window.trim..window.held).contains(&flushed))
+                .is_some_and(|flushed| (window.trim.0..window.held.0).contains(&flushed))
             {
                 let lender = Some(lender);
                 return LostVolume {

@@ -1,15 +1,18 @@
 //! `netram lender forget`: freeing the memory of a journal that no client will open again.
 
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use netram_journal::forget;
-use netram_lender::JournalReport;
+use netram_journal::owner::JournalOwner;
+use netram_lender::{JournalReport, OPERATOR_SUFFIX};
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::journal::ForgetNotice as Forgetting;
-use netram_proto::wire::{ByteReader, Flag, Frame, FrameHeader, FrameKind};
+use netram_proto::wire::{ByteReader, Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::{Link, NetAddress, Security};
 
 use super::status;
@@ -26,12 +29,16 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// For a journal whose directory was removed, or whose machine is gone. Its id, the bytes
 /// that lenders hold of it and the time of the last contact are in `netram lender status`.
 ///
+/// A journal belongs to its client, so only the operator of a lender can do this: without an
+/// address the lenders of this machine are told, if they run as this user or this user is root.
+/// A lender on another machine obeys only for journals of releases before journals had owners.
+///
 /// A lender refuses while a client is connected. Without --force it also refuses if a client
 /// was connected within the last hour, or if it holds bytes of the journal: these may be the
 /// only copy of the newest commits, and a journal that was not closed cannot be opened
 /// without them.
 ///
-///   netram lender forget 4f2a...c1 tcp://10.0.0.2:7420
+///   netram lender forget 6f77...c1
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct ForgetJournal {
@@ -59,13 +66,12 @@ struct LenderPart {
 
 impl ForgetJournal {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let security = self.security.security()?;
         let digits = u128::from_str_radix(&self.journal, 16);
         let journal =
             digits.context("the journal's id is 32 hexadecimal digits; `netram lender status` shows it")?;
         let mut all = true;
-        for lender in &self.lenders.all()? {
-            match self.at(lender, JournalId(journal), &security) {
+        for (lender, security) in &self.operated()? {
+            match self.at(lender, JournalId(journal), security) {
                 Ok(said) => output::line(format_args!("{lender}: {said}"))?,
                 Err(error) => {
                     all = false;
@@ -74,6 +80,29 @@ impl ForgetJournal {
             }
         }
         Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// The lenders to tell: those that are named, or those of this machine by their operator's sockets.
+    fn operated(&self) -> Result<Vec<(NetAddress, Security)>> {
+        let named = self.lenders.given();
+        if !named.is_empty() {
+            let security = self.security.security()?;
+            return Ok(named
+                .into_iter()
+                .map(|lender| (lender, security.clone()))
+                .collect());
+        }
+        let ours = operator_sockets(Path::new(STORES)).context("looking for lenders of this machine")?;
+        if ours.is_empty() {
+            bail!(
+                "no lender runs on this machine as this user: run this on the lender's machine, as its user or as root. \
+                 A lender with --store elsewhere has the address unix:STORE{OPERATOR_SUFFIX}, with --insecure"
+            );
+        }
+        let operated = ours
+            .into_iter()
+            .map(|path| (NetAddress::Unix(path), Security::Insecure));
+        Ok(operated.collect())
     }
 
     fn at(&self, lender: &NetAddress, journal: JournalId, security: &Security) -> Result<String> {
@@ -92,7 +121,13 @@ impl ForgetJournal {
         let deadline = Instant::now() + self.timeout.0;
         loop {
             let mut link = status::connect_lender(lender, security, self.timeout.0)?;
-            forget::talk(&mut forgetting, 0, &mut link, deadline);
+            forget::talk(
+                &mut forgetting,
+                &JournalOwner::none(journal),
+                0,
+                &mut link,
+                deadline,
+            );
             if forgetting.holds_more(0).is_some() {
                 bail!("it received more of the journal a moment ago: a client is using it");
             }
@@ -177,6 +212,29 @@ impl ForgetJournal {
     }
 }
 
+/// Directory of the stores of lenders.
+const STORES: &str = "/dev/shm";
+
+/// The sockets in `directory` at which this process may operate a lender: its own user's, or all for root.
+fn operator_sockets(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let user = rustix::process::geteuid();
+    let mut sockets = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let (entry, is_socket) = (entry?, |kind: std::fs::FileType| kind.is_socket());
+        let name = entry.file_name();
+        let named = name
+            .to_str()
+            .is_some_and(|name| name.starts_with("netram-") && name.ends_with(OPERATOR_SUFFIX));
+        // Another user's file, or one that is gone meanwhile, is none of ours.
+        let Ok(found) = entry.metadata() else { continue };
+        if named && is_socket(found.file_type()) && (user.is_root() || found.uid() == user.as_raw()) {
+            sockets.push(entry.path());
+        }
+    }
+    sockets.sort();
+    Ok(sockets)
+}
+
 /// Waits for an answer of this kind.
 fn ask<T>(
     link: &mut Link,
@@ -190,6 +248,14 @@ fn ask<T>(
             let frame = Frame::parse(packet)?;
             match frame.header.kind {
                 found if found == kind => return read(&frame),
+                FrameKind::Refuse
+                    if RefusalReason::from_byte(frame.header.flags) == Some(RefusalReason::NotOwner) =>
+                {
+                    bail!(
+                        "the journal belongs to its client: delete it with its own command, or run `netram lender forget` on \
+                     the lender's machine, without an address"
+                    )
+                }
                 FrameKind::Refuse => bail!("it refused the question; is it a lender of this release?"),
                 _ => continue,
             }

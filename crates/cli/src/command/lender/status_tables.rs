@@ -77,9 +77,6 @@ fn journals(answers: &[LenderAnswer]) -> Option<String> {
         &[
             "journal",
             "lender",
-            "epoch",
-            "trim",
-            "held",
             "bytes",
             "window",
             "last append",
@@ -97,9 +94,6 @@ fn journals(answers: &[LenderAnswer]) -> Option<String> {
             journals.add_row([
                 journal.id.clone(),
                 report.name.clone(),
-                journal.epoch.to_string(),
-                journal.trim.to_string(),
-                journal.held.to_string(),
                 output::bytes(journal.used_bytes),
                 match journal.window_bytes {
                     0 => "none".to_owned(),

@@ -5,6 +5,7 @@
 
 mod attached;
 mod files;
+mod hostile;
 mod input;
 mod kills;
 mod limits;

@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::journal::{ForgetNotice, SlotPair, View};
 use netram_proto::limit::SLOT_BYTES;
-use netram_transport::NetAddress;
+use netram_transport::owner::SECRET_BYTES;
+use netram_transport::{NetAddress, OwnerKey};
 
 use crate::file::DiskFile;
+use crate::owner::JournalOwner;
 use crate::paths::JournalPaths;
+use crate::seal::DataKey;
 
 const FIRST_LINE: &str = "netram over 1";
 
@@ -22,12 +25,14 @@ const FIRST_LINE: &str = "netram over 1";
 /// end 8192
 /// root /srv/db
 /// key /etc/netram/key
+/// owner 64 hexadecimal digits
 /// lender tcp://10.0.0.2:7420
 /// ```
 ///
 /// `end all` means that no byte of the journal is needed any more. Without `key` the lenders are reached in
-/// the clear. There may be any number of lenders.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// the clear. `owner` is the seed of the owner's signing key, which opens no record of the journal. There may
+/// be any number of lenders.
+#[derive(Clone, PartialEq, Eq)]
 pub struct ForgetEntry {
     /// The journal's id.
     pub journal: JournalId,
@@ -42,8 +47,23 @@ pub struct ForgetEntry {
     pub root: PathBuf,
     /// Path of the cluster key's file, since the key itself may be replaced.
     pub key: Option<PathBuf>,
+    /// Seed of the owner's signing key; `None` if the journal has no owner, or its key could not be read.
+    pub owner: Option<[u8; SECRET_BYTES]>,
     /// Addresses of the lenders that have not been told.
     pub lenders: Vec<String>,
+}
+
+impl std::fmt::Debug for ForgetEntry {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let journal = format_args!("{:032x}", self.journal.0);
+        out.debug_struct("ForgetEntry")
+            .field("journal", &journal)
+            .field("epoch", &self.epoch)
+            .field("end", &self.end)
+            .field("root", &self.root)
+            .field("lenders", &self.lenders)
+            .finish_non_exhaustive()
+    }
 }
 
 impl ForgetEntry {
@@ -70,11 +90,19 @@ impl ForgetEntry {
             end,
             root: root.to_owned(),
             key: key.and_then(|key| std::path::absolute(key).ok()),
+            owner: owner_seed(place, view.journal),
             lenders: told,
         };
         let is_line = |text: &Path| text.to_str().is_some_and(|text| !text.contains('\n'));
         let paths = is_line(root) && entry.key.as_deref().is_none_or(is_line);
         (view.epoch > Epoch(0) && !entry.lenders.is_empty() && paths).then_some(entry)
+    }
+
+    /// The journal's owner, as far as the entry knows it.
+    pub fn journal_owner(&self) -> JournalOwner {
+        let key = self.owner.as_ref().map(OwnerKey::from_seed);
+        let owner = key.and_then(|key| JournalOwner::with(self.journal, key).ok());
+        owner.unwrap_or(JournalOwner::none(self.journal))
     }
 
     pub(super) fn to_text(&self) -> String {
@@ -91,6 +119,10 @@ impl ForgetEntry {
         );
         if let Some(key) = &self.key {
             text += &format!("key {}\n", key.display());
+        }
+        if let Some(seed) = &self.owner {
+            let digits: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
+            text += &format!("owner {digits}\n");
         }
         for lender in &self.lenders {
             text += &format!("lender {lender}\n");
@@ -113,10 +145,11 @@ impl ForgetEntry {
             end => Lsn(end.parse().ok()?),
         };
         let root = PathBuf::from(field("root")?);
-        let (mut key, mut lenders) = (None, Vec::new());
+        let (mut key, mut owner, mut lenders) = (None, None, Vec::new());
         for line in lines {
             match line.split_once(' ')? {
                 ("key", path) => key = Some(PathBuf::from(path)),
+                ("owner", digits) => owner = Some(parse_seed(digits)?),
                 ("lender", address) => lenders.push(address.to_owned()),
                 _ => return None,
             }
@@ -128,9 +161,26 @@ impl ForgetEntry {
             end,
             root,
             key,
+            owner,
             lenders,
         })
     }
+}
+
+/// The seed of the owner's signing key, from the journal's data key.
+fn owner_seed(place: &JournalPaths, journal: JournalId) -> Option<[u8; SECRET_BYTES]> {
+    let key = DataKey::load(&place.key()).ok()?;
+    let owner = JournalOwner::of(journal, &key).ok()?;
+    owner.key().map(|key| *key.seed())
+}
+
+fn parse_seed(digits: &str) -> Option<[u8; SECRET_BYTES]> {
+    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+    let parsed = pairs
+        .iter()
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
+    let bytes: Option<Vec<u8>> = parsed.collect();
+    bytes.filter(|_| rest.is_empty())?.try_into().ok()
 }
 
 #[cfg(test)]
@@ -146,6 +196,7 @@ mod tests {
             end: Lsn(8192),
             root: "/srv/a b".into(),
             key: Some("/etc/netram/the key".into()),
+            owner: Some([0xa7; SECRET_BYTES]),
             lenders: vec!["tcp://10.0.0.2:7420".into(), "unix:/run/a".into()],
         };
         let text = entry.to_text();

@@ -40,6 +40,7 @@ use netram_transport::{ClusterKey, Link, NetAddress, Security, connect};
 
 use crate::config::JournalConfig;
 use crate::open::{open_log, open_view};
+use crate::owner::JournalOwner;
 use crate::paths::JournalPaths;
 
 pub use entry::ForgetEntry;
@@ -345,6 +346,7 @@ fn tell_with(
 ) -> BTreeMap<String, u64> {
     let fence = (entry.epoch, entry.writer);
     let mut forget = ForgetNotice::deleted(entry.journal, fence, entry.end, &entry.lenders);
+    let owner = entry.journal_owner();
     for (index, lender) in entry.lenders.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now());
         let Some(address) = lender.parse::<NetAddress>().ok().filter(|_| !left.is_zero()) else {
@@ -354,7 +356,7 @@ fn tell_with(
             continue;
         }
         match connect(&address, security, left.min(PATIENCE)) {
-            Ok(mut link) => talk(&mut forget, index, &mut link, deadline),
+            Ok(mut link) => talk(&mut forget, &owner, index, &mut link, deadline),
             Err(_) => {
                 away.insert(lender.clone());
             }
@@ -371,16 +373,25 @@ fn tell_with(
 }
 
 /// Exchanges frames with one lender until it is told, the link breaks, or it stays silent.
-pub fn talk(forget: &mut ForgetNotice, index: usize, link: &mut Link, deadline: Instant) {
+pub fn talk(
+    forget: &mut ForgetNotice,
+    owner: &JournalOwner,
+    index: usize,
+    link: &mut Link,
+    deadline: Instant,
+) {
     let deadline = deadline.min(Instant::now() + PATIENCE);
+    if owner.introduce(link).is_err() {
+        return;
+    }
     forget.on_connected(index);
     while !forget.is_answered(index) && Instant::now() < deadline {
         if let Some(outgoing) = forget.next_frame(index) {
             let netram_proto::journal::FrameBody::Inline(body, length) = outgoing.body else {
                 unreachable!("a forget notice sends no log bytes")
             };
-            let sent = link.send(&[&outgoing.header.encode(length), &body[..length]]);
-            if sent.and_then(|_| link.flush()).is_err() {
+            let sent = owner.queue(link, &outgoing.header, &body[..length]);
+            if sent.and_then(|()| link.flush()).is_err() {
                 return;
             }
         }

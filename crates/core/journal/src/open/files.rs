@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use netram_proto::id::JournalId;
 use netram_proto::journal::{LogFile, LogSuperblock, SlotError, SlotPair, View};
 use netram_proto::limit::SLOT_BYTES;
 
 use crate::error::{JournalOpenError, ViewFileError};
 use crate::file::DiskFile;
 use crate::maintenance::ViewFile;
+use crate::owner::{JournalOwner, NotItsKey};
 use crate::paths::JournalPaths;
 use crate::seal::{DataKey, RecordSealer};
 
@@ -39,6 +41,22 @@ pub(crate) fn open_view(place: &JournalPaths, write: bool) -> Result<ViewFile, J
     })?;
     let view = View::decode(&payload).map_err(|error| wrong(ViewFileError::Contents(error)))?;
     Ok(ViewFile::new(file, slots, view))
+}
+
+/// Reads the data key of `journal`: what seals its records and what proves who owns it.
+pub(crate) fn open_key(
+    place: &JournalPaths,
+    journal: JournalId,
+) -> Result<(RecordSealer, JournalOwner), JournalOpenError> {
+    let path = place.key();
+    let key = match DataKey::load(&path) {
+        Ok(key) => key,
+        Err(source) => return Err(JournalOpenError::File { path, source }),
+    };
+    match JournalOwner::of(journal, &key) {
+        Ok(owner) => Ok((key.sealer(), owner)),
+        Err(NotItsKey) => Err(JournalOpenError::OtherKey { path }),
+    }
 }
 
 pub(crate) fn open_sealer(place: &JournalPaths) -> Result<RecordSealer, JournalOpenError> {

@@ -12,14 +12,15 @@ use netram_proto::journal::{
 use netram_proto::limit::EPOCH_MAX;
 use netram_proto::time::Time;
 
-use super::files::{open_log, open_sealer, open_view};
+use super::files::{open_key, open_log, open_view};
 use super::{members, scan_log, span};
 use crate::config::JournalConfig;
 use crate::error::JournalOpenError;
 use crate::file::DiskFile;
+use crate::owner::JournalOwner;
 use crate::paths::JournalPaths;
 use crate::reason::RecoveryFailure;
-use crate::seal::RecordSealer;
+use crate::seal::DataKey;
 
 /// Forecast of an opening.
 #[derive(Debug)]
@@ -45,6 +46,7 @@ pub(super) struct JournalSnapshot<'a> {
     pub(super) log_path: PathBuf,
     pub(super) superblock: &'a LogSuperblock,
     pub(super) view: &'a View,
+    pub(super) owner: &'a JournalOwner,
 }
 
 /// Result of the inquiry.
@@ -62,13 +64,14 @@ pub(crate) fn check(root: &Path, config: &JournalConfig) -> Result<OpenCheck, Jo
     let place = JournalPaths::at(root);
     let (log, _, superblock) = open_log(&place, false, std::time::Duration::ZERO)?;
     let view = open_view(&place, false)?.newest().clone();
-    let sealer: RecordSealer = open_sealer(&place)?;
+    let (sealer, owner) = open_key(&place, superblock.journal)?;
     let looked = JournalSnapshot {
         root,
         log: &log,
         log_path: place.log(),
         superblock: &superblock,
         view: &view,
+        owner: &owner,
     };
     let mut check = OpenCheck {
         epoch: view.epoch.next(),
@@ -117,13 +120,20 @@ pub(crate) fn check(root: &Path, config: &JournalConfig) -> Result<OpenCheck, Jo
 }
 
 /// Determines whether a data lender's copy with the view `view` and a log that ends at `end` could be
-/// recovered in the new directory `root`. Changes nothing.
-pub(crate) fn check_copy(root: &Path, view: &View, end: Lsn, config: &JournalConfig) -> OpenCheck {
+/// recovered in the new directory `root`, by the holder of `key`. Changes nothing.
+pub(crate) fn check_copy(
+    root: &Path,
+    view: &View,
+    end: Lsn,
+    key: &DataKey,
+    config: &JournalConfig,
+) -> OpenCheck {
+    let owner = JournalOwner::of(view.journal, key).unwrap_or(JournalOwner::none(view.journal));
     // The data lender makes one claim and the new journal, which fences, the next. An earlier attempt may
     // have got as far as the first.
     let claim = view.restored(WriterId(0)).restored(WriterId(0));
     let mut inquiry = fence(&claim, end, config).probing();
-    let verdict = members::ask(&mut inquiry, config);
+    let verdict = members::ask(&mut inquiry, &owner, config);
     warn_old_releases(&inquiry);
     let mut check = OpenCheck {
         epoch: claim.epoch,
@@ -169,7 +179,7 @@ impl JournalSnapshot<'_> {
             Err((inquiry, refusal)) => return Err((inquiry, refusal)),
         };
         let mut inquiry = self.fence(&claim, local.end.lsn, config).probing();
-        let verdict = members::ask(&mut inquiry, config);
+        let verdict = members::ask(&mut inquiry, self.owner, config);
         warn_old_releases(&inquiry);
         let loss_accepted = match verdict {
             Ok(()) => None,
@@ -233,7 +243,7 @@ impl JournalSnapshot<'_> {
         let claim = self.view.claimed(self.view.writer);
         let mut inquiry = self.fence(&claim, from, config).probing();
         // The inquiry is expected to fail, since the journal is fenced.
-        let _ = members::ask(&mut inquiry, config);
+        let _ = members::ask(&mut inquiry, self.owner, config);
         match inquiry.newest() {
             Ok(seen) => Ok(seen),
             Err(source) => {

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use netram_proto::journal::{FrameBody, PeerAnswer, Recovery, RecoveryError};
 use netram_proto::time::Time;
-use netram_proto::wire::{Frame, FrameKind};
+use netram_proto::wire::{Frame, FrameKind, RefusalReason};
 use netram_transport::{Link, NetAddress, Security, connect};
 
 use crate::config::JournalConfig;
+use crate::owner::JournalOwner;
 use crate::reason::{LinkFailure, RecoveryFailure, UnreachableLenders};
 
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -35,8 +36,12 @@ impl ConnectRequest {
     }
 }
 
-/// Fences and reads the members until the recovery has a verdict.
-pub(crate) fn ask(recovery: &mut Recovery, config: &JournalConfig) -> Result<(), RecoveryFailure> {
+/// Fences and reads the members, as `owner`, until the recovery has a verdict.
+pub(crate) fn ask(
+    recovery: &mut Recovery,
+    owner: &JournalOwner,
+    config: &JournalConfig,
+) -> Result<(), RecoveryFailure> {
     let began = Instant::now();
     let addresses: Vec<String> = recovery.addresses().map(String::from).collect();
     let wanted: Arc<[ConnectRequest]> = addresses.iter().map(|_| ConnectRequest::default()).collect();
@@ -51,18 +56,22 @@ pub(crate) fn ask(recovery: &mut Recovery, config: &JournalConfig) -> Result<(),
         };
         let (sender, security, theirs) = (sender.clone(), config.security.clone(), Arc::downgrade(&wanted));
         let connecting = std::thread::Builder::new().name("netram-ask".into());
-        let spawned = connecting.spawn(move || keep_connecting(index, &address, &security, &theirs, &sender));
+        let owner = owner.clone();
+        let spawned =
+            connecting.spawn(move || keep_connecting(index, &address, &security, &owner, &theirs, &sender));
         spawned.map(drop)
     };
-    await_verdict(recovery, &wanted, began, &start, &connected, config).map_err(|refusal| RecoveryFailure {
-        refusal,
-        unreachable: UnreachableLenders(
-            addresses
-                .into_iter()
-                .zip(wanted.iter())
-                .filter_map(reason)
-                .collect(),
-        ),
+    await_verdict(recovery, owner, &wanted, began, &start, &connected, config).map_err(|refusal| {
+        RecoveryFailure {
+            refusal,
+            unreachable: UnreachableLenders(
+                addresses
+                    .into_iter()
+                    .zip(wanted.iter())
+                    .filter_map(reason)
+                    .collect(),
+            ),
+        }
     })
 }
 
@@ -73,6 +82,7 @@ fn reason((address, wanted): (String, &ConnectRequest)) -> Option<(String, LinkF
 
 fn await_verdict(
     recovery: &mut Recovery,
+    owner: &JournalOwner,
     wanted: &[ConnectRequest],
     began: Instant,
     start: &dyn Fn(usize) -> std::io::Result<()>,
@@ -106,10 +116,14 @@ fn await_verdict(
         }
         let mut moved = false;
         for (index, slot) in links.iter_mut().enumerate() {
-            match slot.as_mut().map(|link| exchange(recovery, index, link)) {
+            match slot.as_mut().map(|link| exchange(recovery, owner, index, link)) {
                 Some(Ok(some)) => moved |= some,
-                Some(Err(())) => {
+                Some(Err(why)) => {
                     *slot = None;
+                    if let Some(why) = why {
+                        tracing::debug!(lender = recovery.addresses().nth(index), %why, "dropped a member of the last view");
+                        *wanted[index].failure() = Some(why);
+                    }
                     recovery.on_lost(index);
                     wanted[index].connection.store(true, Ordering::Relaxed);
                 }
@@ -145,23 +159,30 @@ fn keep_connecting(
     index: usize,
     address: &NetAddress,
     security: &Security,
+    owner: &JournalOwner,
     wanted: &Weak<[ConnectRequest]>,
     sender: &mpsc::Sender<(usize, Link)>,
 ) {
     while let Some(all) = wanted.upgrade() {
         let wanted = &all[index];
         if wanted.connection.load(Ordering::Relaxed) {
-            match connect(address, security, CONNECT_TIMEOUT) {
+            let connected =
+                connect(address, security, CONNECT_TIMEOUT).map_err(|error| LinkFailure::from(&error));
+            let connected = connected.and_then(|mut link| {
+                let introduced = owner.introduce(&mut link);
+                introduced.map_or(Err(LinkFailure::CutOff), |()| Ok(link))
+            });
+            match connected {
                 Ok(link) => {
                     wanted.connection.store(false, Ordering::Relaxed);
-                    *wanted.failure() = None;
+                    // A refusal stays the reason until the member has answered.
+                    wanted.failure().take_if(|why| !why.is_refusal());
                     // After the verdict the receiver is gone.
                     let _ = sender.send((index, link));
                 }
-                Err(error) => {
+                Err(why) => {
                     // The waiting thread logs the reason, and so does the journal if it opens without this
                     // member.
-                    let why = LinkFailure::from(&error);
                     tracing::debug!(lender = %address, %why, "cannot reach a member of the last view; retrying");
                     *wanted.failure() = Some(why);
                 }
@@ -172,23 +193,34 @@ fn keep_connecting(
     }
 }
 
-/// Sends and receives pending frames. After an error the link must be dropped.
-fn exchange(recovery: &mut Recovery, index: usize, link: &mut Link) -> Result<bool, ()> {
-    let mut moved = false;
+/// Sends and receives pending frames. After an error, which may have a reason, the link must be dropped.
+fn exchange(
+    recovery: &mut Recovery,
+    owner: &JournalOwner,
+    index: usize,
+    link: &mut Link,
+) -> Result<bool, Option<LinkFailure>> {
+    let (mut moved, version) = (false, link.version());
     while let Some(outgoing) = recovery.next_frame(index) {
         let FrameBody::Inline(body, length) = outgoing.body else {
             unreachable!("a recovery sends no log bytes")
         };
-        link.send(&[&outgoing.header.encode(length), &body[..length]])
-            .map_err(drop)?;
+        owner
+            .queue(link, &outgoing.header, &body[..length])
+            .map_err(|_| None)?;
         moved = true;
     }
-    while let Some(packet) = link.receive().map_err(drop)? {
-        let frame = Frame::parse(packet).map_err(drop)?;
+    link.flush().map_err(|_| None)?;
+    while let Some(packet) = link.receive().map_err(|_| None)? {
+        let frame = Frame::parse(packet).map_err(|_| None)?;
+        owner
+            .check(version, &frame)
+            .map_err(|_| Some(LinkFailure::ForgedFence))?;
         recovery.on_frame(index, &frame);
         if frame.header.kind == FrameKind::Refuse {
             // The lender may be stopping or full, which may change in a moment.
-            return Err(());
+            let is_not_owner = RefusalReason::from_byte(frame.header.flags) == Some(RefusalReason::NotOwner);
+            return Err(is_not_owner.then_some(LinkFailure::NotOwner));
         }
         moved = true;
     }

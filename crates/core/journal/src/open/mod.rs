@@ -37,11 +37,12 @@ use crate::core::{JournalState, JournalStateParts};
 use crate::error::JournalOpenError;
 use crate::file::DiskFile;
 use crate::maintenance::ViewFile;
+use crate::owner::JournalOwner;
 use crate::paths::{JournalLock, JournalPaths};
 use crate::seal::RecordSealer;
 use crate::sys;
 
-pub(crate) use files::{open_log, open_sealer, open_view};
+pub(crate) use files::{open_key, open_log, open_sealer, open_view};
 pub use grow::GrowReport;
 pub(crate) use grow::grow;
 use inquiry::{InquiryResult, JournalSnapshot};
@@ -92,6 +93,7 @@ pub(crate) struct JournalFiles {
     pub(crate) superblock: LogSuperblock,
     view_file: ViewFile,
     pub(crate) sealer: RecordSealer,
+    pub(crate) owner: JournalOwner,
 }
 
 /// Result of steps 4 and 5, before the members are released.
@@ -181,7 +183,7 @@ impl JournalFiles {
                 view: view.journal,
             });
         }
-        let sealer = open_sealer(&place)?;
+        let (sealer, owner) = open_key(&place, view.journal)?;
         Ok(JournalFiles {
             paths: place,
             lock,
@@ -190,6 +192,7 @@ impl JournalFiles {
             superblock,
             view_file,
             sealer,
+            owner,
         })
     }
 
@@ -201,6 +204,7 @@ impl JournalFiles {
             log_path: self.paths.log(),
             superblock: &self.superblock,
             view: self.view_file.newest(),
+            owner: &self.owner,
         }
     }
 
@@ -225,7 +229,7 @@ impl JournalFiles {
             Some(_) => fence.after_probe(&asked.inquiry),
             None => fence,
         };
-        let mut loss_accepted = match members::ask(&mut recovery, config) {
+        let mut loss_accepted = match members::ask(&mut recovery, &self.owner, config) {
             Ok(()) => None,
             Err(why) if inquiry::is_accepted(&why.refusal, config) => Some(why.refusal.to_string()),
             Err(why) => return Err(self.looked().refused(why, config)),
@@ -361,6 +365,7 @@ impl JournalFiles {
             superblock: self.superblock,
             config,
             sealer: self.sealer,
+            owner: self.owner,
             paths: self.paths,
             lock: self.lock,
             waiting,

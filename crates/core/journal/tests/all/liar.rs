@@ -1,4 +1,4 @@
-//! A lender that claims to hold more than its window has room for.
+//! A lender that lies: it claims to hold more than its window has room for, or a fence that nobody made.
 
 use std::fs::File as OsFile;
 use std::os::unix::fs::FileExt;
@@ -6,18 +6,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use netram_journal::{Journal, JournalOpenError};
+use netram_journal::{Journal, JournalOpenError, LinkFailure};
 use netram_proto::id::{Epoch, Incarnation, Lsn};
 use netram_proto::journal::{JoinId, PeerAnswer, RecoveryError, SlotPair, View, ViewMember};
 use netram_proto::limit::{FRAME_BODY_BYTES_MAX, SLOT_BYTES};
-use netram_proto::port::{IoError, StorageFile};
-use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind};
+use netram_proto::port::{Durability, IoError, RecordLog, StorageFile};
+use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::{HandshakeProgress, Link, Listener, Security};
 
-use crate::common::TestJournal;
+use crate::common::{TestJournal, append};
 
 const WINDOW: u64 = 1 << 20;
 const LIFE: u64 = 7;
+
+/// What the lender lies about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lie {
+    /// It holds everything up to this LSN.
+    Held(u64),
+    /// A writer of this epoch has fenced the journal.
+    Fenced(u32),
+}
 
 /// A view file, written directly.
 struct ViewFile(OsFile);
@@ -67,7 +76,7 @@ fn journal_of_liar(place: &TestJournal) {
 }
 
 /// Serves one client after the other until the opening has ended, and counts the bytes requested.
-fn lie(listener: &Listener, held: u64, given: &AtomicU64, ended: &AtomicBool) {
+fn lie(listener: &Listener, lie: Lie, given: &AtomicU64, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
         let Ok(Some(mut pending)) = listener.accept(Instant::now()) else {
             std::thread::sleep(Duration::from_millis(1));
@@ -81,17 +90,20 @@ fn lie(listener: &Listener, held: u64, given: &AtomicU64, ended: &AtomicBool) {
             }
         };
         if let Some(link) = link {
-            serve(link, held, given);
+            serve(link, lie, given, ended);
         }
     }
 }
 
-fn serve(mut link: Link, held: u64, given: &AtomicU64) {
-    loop {
+fn serve(mut link: Link, lie: Lie, given: &AtomicU64, ended: &AtomicBool) {
+    while !ended.load(Ordering::Relaxed) {
         let answer = match link.receive() {
             Ok(Some(packet)) => {
                 let asked = Frame::parse(packet).unwrap().header;
-                answer(&asked, held)
+                if asked.kind == FrameKind::Prove {
+                    continue;
+                }
+                answer(&asked, lie)
             }
             Ok(None) => {
                 std::thread::sleep(Duration::from_millis(1));
@@ -107,11 +119,31 @@ fn serve(mut link: Link, held: u64, given: &AtomicU64) {
     }
 }
 
-fn answer(asked: &FrameHeader, held: u64) -> (FrameHeader, Vec<u8>) {
+fn answer(asked: &FrameHeader, lie: Lie) -> (FrameHeader, Vec<u8>) {
     let header = |kind| FrameHeader {
         epoch: asked.epoch,
         sender: LIFE,
         ..FrameHeader::new(kind)
+    };
+    let held = match lie {
+        Lie::Held(held) => held,
+        Lie::Fenced(epoch) => {
+            let refused = FrameHeader {
+                epoch: Epoch(epoch),
+                flags: RefusalReason::Fenced as u8,
+                ..header(FrameKind::Refuse)
+            };
+            let told = FrameHeader {
+                epoch: Epoch(epoch),
+                ..header(FrameKind::ProbeReply)
+            };
+            return match asked.kind {
+                FrameKind::Bind => (header(FrameKind::Bound), b"elsewhere".to_vec()),
+                FrameKind::Ping if asked.flags & Flag::PROBE != 0 => (told, vec![7; 12]),
+                // A signature of its own making.
+                _ => (refused, vec![7; 72]),
+            };
+        }
     };
     match asked.kind {
         FrameKind::Bind => (header(FrameKind::Bound), b"elsewhere".to_vec()),
@@ -127,7 +159,7 @@ fn answer(asked: &FrameHeader, held: u64) -> (FrameHeader, Vec<u8>) {
         // The probe before the fence gets the same false answer.
         FrameKind::Ping if asked.flags & Flag::PROBE != 0 => {
             let told = FrameHeader {
-                epoch: Epoch(1),
+                epoch: Epoch(0),
                 flags: Flag::KNOWN,
                 lsn: Lsn(held),
                 mark: 1,
@@ -148,15 +180,15 @@ fn answer(asked: &FrameHeader, held: u64) -> (FrameHeader, Vec<u8>) {
 
 /// The result of a recovery whose only member claims to hold up to `held`, and the number of bytes requested
 /// from that member.
-fn recovery_from_liar(held: u64) -> (JournalOpenError, u64) {
+fn recovery_from_liar(told: Lie) -> (JournalOpenError, u64) {
     let mut place = TestJournal::new();
     place.security = Security::Insecure;
     journal_of_liar(&place);
     let listener = Listener::bind(&place.address("liar"), place.security.clone()).unwrap();
     let given = Arc::new(AtomicU64::new(0));
     let ended = Arc::new(AtomicBool::new(false));
-    let (told, over) = (Arc::clone(&given), Arc::clone(&ended));
-    let liar = std::thread::spawn(move || lie(&listener, held, &told, &over));
+    let (read, over) = (Arc::clone(&given), Arc::clone(&ended));
+    let liar = std::thread::spawn(move || lie(&listener, told, &read, &over));
     let opened = Journal::open(&place.journal(), place.config(&["liar"], 1)).map(drop);
     ended.store(true, Ordering::Relaxed);
     liar.join().unwrap();
@@ -169,7 +201,7 @@ fn recovery_from_liar(held: u64) -> (JournalOpenError, u64) {
 /// Regression: the member was read for as long as it sent bytes, 1.4 GB in five seconds.
 #[test]
 fn a_lender_that_claims_to_hold_2_to_the_60_is_not_read_at_all() {
-    let (refused, given) = recovery_from_liar(1 << 60);
+    let (refused, given) = recovery_from_liar(Lie::Held(1 << 60));
     match &refused {
         JournalOpenError::Refused {
             refusal: RecoveryError::Missing { missing, .. },
@@ -188,8 +220,50 @@ fn a_lender_that_claims_to_hold_2_to_the_60_is_not_read_at_all() {
 
 #[test]
 fn a_lender_that_lies_within_its_window_is_read_no_further_than_that() {
-    let (refused, given) = recovery_from_liar(WINDOW);
+    let (refused, given) = recovery_from_liar(Lie::Held(WINDOW));
     assert!(matches!(refused, JournalOpenError::Damaged { .. }), "{refused}");
     let frames = WINDOW.div_ceil(FRAME_BODY_BYTES_MAX as u64) * FRAME_BODY_BYTES_MAX as u64;
     assert!((WINDOW..=frames + 100).contains(&given), "{given} bytes");
+}
+
+/// A lender that invents a fence is one that did not answer: the journal is not taken for fenced.
+#[test]
+fn an_opening_believes_no_fence_that_the_owner_has_not_signed() {
+    let (refused, _) = recovery_from_liar(Lie::Fenced(9));
+    let JournalOpenError::Refused { refusal, away, .. } = &refused else {
+        panic!("{refused}")
+    };
+    assert!(matches!(refusal, RecoveryError::Missing { .. }), "{refusal}");
+    assert_eq!(away.0[0].1, LinkFailure::ForgedFence);
+    assert!(refused.to_string().contains("no signature"), "{refused}");
+}
+
+/// Finding S8 of the review: a spare that said "fenced" once stopped the writer for good.
+#[test]
+fn a_writer_believes_no_fence_that_the_owner_has_not_signed() {
+    let mut place = TestJournal::new();
+    place.security = Security::Insecure;
+    let _honest = place.lender("honest");
+    for epoch in [0, 1, 9] {
+        let listener = Listener::bind(&place.address("liar"), place.security.clone()).unwrap();
+        let ended = Arc::new(AtomicBool::new(false));
+        let (told, over) = (Arc::new(AtomicU64::new(0)), Arc::clone(&ended));
+        let seen = Arc::clone(&told);
+        let liar = std::thread::spawn(move || lie(&listener, Lie::Fenced(epoch), &told, &over));
+        let _ = Journal::create(&place.journal(), 4 << 20);
+        let (journal, _) = place.open(place.config(&["liar", "honest"], 1));
+        let until = Instant::now() + Duration::from_secs(20);
+        // Until the lie is told: 72 bytes are its signature.
+        while seen.load(Ordering::Relaxed) < 72 {
+            assert!(Instant::now() < until, "the liar is not asked");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for _ in 0..100 {
+            let ticket = append(&journal, b"goes on");
+            journal.wait(ticket, Durability::Remote).unwrap();
+        }
+        drop(journal);
+        ended.store(true, Ordering::Relaxed);
+        liar.join().unwrap();
+    }
 }

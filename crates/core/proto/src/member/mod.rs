@@ -19,6 +19,7 @@ pub use window::{ReserveError, Window, copy_out};
 use crate::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use crate::limit::{FRAME_BODY_BYTES_MAX, LSN_LAST, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN};
 use crate::multicast::MissingRange;
+use crate::owner::FenceSignature;
 use crate::planted::{FaultSwitch, PlantedFault};
 use crate::wire::{ByteReader, ChainPoint, CrcSeed, Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 
@@ -30,6 +31,8 @@ pub struct MemberState {
     pub epoch: Epoch,
     /// The writer that fenced it.
     pub writer: WriterId,
+    /// The owner's signature of that fence.
+    pub signature: FenceSignature,
     /// Whether the member has a window.
     pub joined: bool,
     /// The epoch that joined the window.
@@ -75,16 +78,24 @@ pub struct Member {
     planted: FaultSwitch,
 }
 
+/// Bytes of the longest body of a [`MemberReply::Frame`].
+pub const REPLY_BODY_BYTES: usize = 80;
+
 /// An answer to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberReply {
-    /// A frame with a body of at most sixteen bytes.
-    Frame(FrameHeader, [u8; 16], usize),
+    /// A frame with a short body.
+    Frame(FrameHeader, [u8; REPLY_BODY_BYTES], usize),
     /// A `Data` frame whose body is `bytes` of the window from the header's LSN.
     Data(FrameHeader, usize),
 }
 
 impl MemberReply {
+    /// A frame without a body.
+    pub const fn bare(header: FrameHeader) -> MemberReply {
+        MemberReply::Frame(header, [0; REPLY_BODY_BYTES], 0)
+    }
+
     /// The answer's header.
     pub fn header(&self) -> &FrameHeader {
         match self {
@@ -160,21 +171,24 @@ impl Member {
         let (epoch, writer) = (frame.header.epoch, WriterId(frame.header.sender));
         let higher = epoch > self.state.epoch;
         let again = epoch == self.state.epoch && writer == self.state.writer;
-        if epoch == Epoch(0) {
+        let Some(signature) = FenceSignature::parse(frame.body).filter(|_| epoch > Epoch(0)) else {
             return self.refuse(RefusalReason::Malformed, Lsn(0), Lsn(0));
-        }
+        };
         if !higher && !again {
             return self.refuse(RefusalReason::Fenced, Lsn(0), Lsn(0));
         }
         self.state.epoch = epoch;
         self.state.writer = writer;
+        if higher || signature.is_some() {
+            self.state.signature = signature;
+        }
         self.state.ended &= !higher;
         self.state.closed &= !higher;
         let mut header = self.header(FrameKind::Fenced);
         header.flags = if self.state.joined { Flag::KNOWN } else { 0 };
         header.lsn = self.state.held;
         header.stable = self.state.trim;
-        let mut body = [0; 16];
+        let mut body = [0; REPLY_BODY_BYTES];
         body[..4].copy_from_slice(&self.state.window_epoch.0.to_le_bytes());
         MemberReply::Frame(header, body, 4)
     }
@@ -186,10 +200,11 @@ impl Member {
         header.flags = if self.state.joined { Flag::KNOWN } else { 0 };
         header.lsn = self.state.held;
         header.stable = self.state.trim;
-        let mut body = [0; 16];
+        let mut body = [0; REPLY_BODY_BYTES];
         body[..8].copy_from_slice(&self.state.writer.0.to_le_bytes());
         body[8..12].copy_from_slice(&self.state.window_epoch.0.to_le_bytes());
-        MemberReply::Frame(header, body, 12)
+        let length = self.with_signature(&mut body, 12);
+        MemberReply::Frame(header, body, length)
     }
 
     fn on_join<W: Window>(&mut self, frame: &Frame<'_>, window: &mut W) -> MemberReply {
@@ -220,6 +235,7 @@ impl Member {
         self.state = MemberState {
             epoch: self.state.epoch,
             writer: self.state.writer,
+            signature: self.state.signature,
             joined: true,
             window_epoch: frame.header.epoch,
             generation,
@@ -247,7 +263,7 @@ impl Member {
             unreachable!("an acknowledgement is a frame")
         };
         header.kind = FrameKind::Pong;
-        let mut body = [0; 16];
+        let mut body = [0; REPLY_BODY_BYTES];
         body[..8].copy_from_slice(&frame.header.lsn.0.to_le_bytes());
         MemberReply::Frame(header, body, 8)
     }
@@ -290,7 +306,7 @@ impl Member {
         let whole = frame.header.flags & Flag::CLOSED_CLEAN != 0;
         self.state.ended |= over && !self.state.joined;
         self.state.closed |= whole && !self.state.joined;
-        MemberReply::Frame(self.header(FrameKind::LeaveAck), [0; 16], 0)
+        MemberReply::bare(self.header(FrameKind::LeaveAck))
     }
 
     /// A refusal if the frame is not from the writer that fenced this member.
@@ -373,7 +389,7 @@ impl Member {
             self.state.held
         };
         header.stable = self.state.received;
-        MemberReply::Frame(header, [0; 16], 0)
+        MemberReply::bare(header)
     }
 
     fn refuse(&self, refusal: RefusalReason, first: Lsn, second: Lsn) -> MemberReply {
@@ -381,7 +397,24 @@ impl Member {
         header.flags = refusal as u8;
         header.lsn = first;
         header.stable = second;
-        MemberReply::Frame(header, [0; 16], 0)
+        let mut body = [0; REPLY_BODY_BYTES];
+        let claims_fence = matches!(refusal, RefusalReason::Fenced | RefusalReason::NotFenced);
+        if !(claims_fence && self.state.signature.is_some()) {
+            return MemberReply::Frame(header, body, 0);
+        }
+        body[..8].copy_from_slice(&self.state.writer.0.to_le_bytes());
+        let length = self.with_signature(&mut body, 8);
+        MemberReply::Frame(header, body, length)
+    }
+
+    /// Adds the fence's signature, if it has one, to a body of `length` bytes. Returns the new length.
+    fn with_signature(&self, body: &mut [u8; REPLY_BODY_BYTES], length: usize) -> usize {
+        if !self.state.signature.is_some() {
+            return length;
+        }
+        let signed = length + self.state.signature.0.len();
+        body[length..signed].copy_from_slice(&self.state.signature.0);
+        signed
     }
 
     fn chain_point(&self) -> ChainPoint {

@@ -5,12 +5,21 @@
 //! nothing but the binding, so a peer that has not bound costs a lender only its connection.
 
 use crate::id::{JournalId, WriterId};
+use crate::owner::{OwnerProof, is_owned};
+use crate::planted::{FaultSwitch, PlantedFault};
 use crate::wire::{ByteReader, Frame, FrameKind};
 
 /// The lender's side of one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LenderSession {
     journal: Option<JournalId>,
+    /// The journal or deposit whose key the client has proven to hold.
+    owned: Option<JournalId>,
+    /// Whether a proof has arrived, so that one session costs at most one check of a signature.
+    has_proof: bool,
+    /// Whether the client is the lender's own operator, who may end any journal.
+    operator: bool,
+    planted: FaultSwitch,
 }
 
 /// The lender's reaction to a frame.
@@ -20,6 +29,9 @@ pub enum SessionAction {
     Bind(JournalId, WriterId),
     /// Answer with the lender's status.
     Status,
+    /// Check the proof's signature for this link. If it is right, report it with [`LenderSession::prove`];
+    /// otherwise end the session.
+    Prove(OwnerProof),
     /// Subscribe the journal to the channel that the frame names, and answer `Listening`.
     Invite(JournalId),
     /// Hand this frame and all later ones to the server of replicas on this machine's disk: a data session.
@@ -43,6 +55,10 @@ pub enum SessionError {
     WrongDirection,
     /// The body of `Bind` is not a journal id.
     BadBind,
+    /// The peer sent a second proof, one after binding, or one of a wrong length.
+    BadProof,
+    /// The journal or deposit has an owner, and the peer has not proven to be it.
+    NotOwner,
 }
 
 impl core::fmt::Display for SessionError {
@@ -52,6 +68,8 @@ impl core::fmt::Display for SessionError {
             SessionError::BoundTwice => "a second bind in one session",
             SessionError::WrongDirection => "a frame that only lenders send",
             SessionError::BadBind => "a bind without a valid journal id",
+            SessionError::BadProof => "a proof of ownership that is misplaced or malformed",
+            SessionError::NotOwner => "a journal or deposit without proof that the client owns it",
         })
     }
 }
@@ -64,6 +82,27 @@ impl LenderSession {
         self.journal
     }
 
+    /// Notes that the client is the lender's operator, who may bind any journal.
+    pub fn trust_operator(&mut self) {
+        self.operator = true;
+    }
+
+    /// Plants a fault (simulator tests only).
+    pub fn plant(&mut self, planted: FaultSwitch) {
+        self.planted = planted;
+    }
+
+    /// Notes that the client holds the key whose owned id is `id`.
+    pub fn prove(&mut self, id: u128) {
+        self.owned = Some(JournalId(id));
+    }
+
+    /// Whether the client may bind `journal`, or open the deposit of this id.
+    fn may_bind(&self, journal: JournalId) -> bool {
+        let free = !is_owned(journal.0) || self.operator;
+        free || self.owned == Some(journal) || self.planted.is(PlantedFault::OwnerIgnored)
+    }
+
     /// Checks that a frame is allowed at this point of the session.
     ///
     /// # Errors
@@ -73,6 +112,7 @@ impl LenderSession {
         match frame.header.kind {
             FrameKind::Bind => self.on_bind(frame),
             FrameKind::Status => Ok(SessionAction::Status),
+            FrameKind::Prove => self.on_prove(frame),
             FrameKind::Invite => self
                 .journal
                 .map(SessionAction::Invite)
@@ -85,9 +125,10 @@ impl LenderSession {
                 None => Ok(SessionAction::Share),
                 Some(_) => Err(SessionError::BoundTwice),
             },
-            FrameKind::Deposit => match self.journal {
-                None => Ok(SessionAction::Deposit),
-                Some(_) => Err(SessionError::BoundTwice),
+            FrameKind::Deposit => match (self.journal, ByteReader::new(frame.body).u128()) {
+                (None, Ok(id)) if !self.may_bind(JournalId(id)) => Err(SessionError::NotOwner),
+                (None, _) => Ok(SessionAction::Deposit),
+                (Some(_), _) => Err(SessionError::BoundTwice),
             },
             FrameKind::Resize | FrameKind::Put | FrameKind::Get | FrameKind::Gather => {
                 Err(SessionError::NotBound)
@@ -136,6 +177,15 @@ impl LenderSession {
         }
     }
 
+    fn on_prove(&mut self, frame: &Frame<'_>) -> Result<SessionAction, SessionError> {
+        let proof = OwnerProof::parse(frame.body).ok_or(SessionError::BadProof)?;
+        if self.journal.is_some() || self.has_proof {
+            return Err(SessionError::BadProof);
+        }
+        self.has_proof = true;
+        Ok(SessionAction::Prove(proof))
+    }
+
     fn on_bind(&mut self, frame: &Frame<'_>) -> Result<SessionAction, SessionError> {
         if self.journal.is_some() {
             return Err(SessionError::BoundTwice);
@@ -145,6 +195,9 @@ impl LenderSession {
         if !body.rest().is_empty() {
             return Err(SessionError::BadBind);
         }
+        if !self.may_bind(journal) {
+            return Err(SessionError::NotOwner);
+        }
         self.journal = Some(journal);
         Ok(SessionAction::Bind(journal, WriterId(frame.header.sender)))
     }
@@ -153,6 +206,7 @@ impl LenderSession {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::owner::owned_id;
     use crate::wire::FrameHeader;
 
     fn frame(kind: FrameKind, body: &[u8]) -> Frame<'_> {
@@ -188,6 +242,60 @@ mod tests {
         assert_eq!(
             session.handle(&frame(FrameKind::Invite, &[])),
             Ok(SessionAction::Invite(JournalId(7)))
+        );
+    }
+
+    #[test]
+    fn an_owned_journal_is_bound_by_its_owner_or_the_operator_only() {
+        let (ours, theirs) = (owned_id(&[1; 32]), owned_id(&[2; 32]));
+        let bind = |mut session: LenderSession, id: u128| {
+            let bound = session.handle(&frame(FrameKind::Bind, &id.to_le_bytes()));
+            bound.map(|_| ())
+        };
+        let mut proven = LenderSession::default();
+        proven.prove(ours);
+        let deposit = |mut session: LenderSession, id: u128| {
+            let opened = session.handle(&frame(FrameKind::Deposit, &id.to_le_bytes()));
+            opened.map(|_| ())
+        };
+        assert_eq!(deposit(proven, ours), Ok(()));
+        assert_eq!(deposit(proven, theirs), Err(SessionError::NotOwner));
+        assert_eq!(bind(proven, ours), Ok(()));
+        assert_eq!(bind(proven, theirs), Err(SessionError::NotOwner));
+        assert_eq!(bind(proven, 7), Ok(()), "it has no owner");
+        assert_eq!(bind(LenderSession::default(), ours), Err(SessionError::NotOwner));
+        let mut operator = LenderSession::default();
+        operator.trust_operator();
+        assert_eq!(bind(operator, ours), Ok(()));
+    }
+
+    #[test]
+    fn a_session_takes_one_proof_and_none_once_it_is_bound() {
+        let proof = OwnerProof {
+            public: [1; 32],
+            signature: [2; 64],
+        };
+        let body = proof.encode();
+        let mut session = LenderSession::default();
+        assert_eq!(
+            session.handle(&frame(FrameKind::Prove, &body[1..])),
+            Err(SessionError::BadProof)
+        );
+        assert_eq!(
+            session.handle(&frame(FrameKind::Prove, &body)),
+            Ok(SessionAction::Prove(proof))
+        );
+        assert_eq!(
+            session.handle(&frame(FrameKind::Prove, &body)),
+            Err(SessionError::BadProof)
+        );
+        let mut session = LenderSession::default();
+        session
+            .handle(&frame(FrameKind::Bind, &7u128.to_le_bytes()))
+            .unwrap();
+        assert_eq!(
+            session.handle(&frame(FrameKind::Prove, &body)),
+            Err(SessionError::BadProof)
         );
     }
 

@@ -22,7 +22,8 @@ use crate::limit::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES};
 pub enum FrameKind {
     /// Binds this session to a journal. Body: journal id (16). Must be the first frame.
     Bind = 1,
-    /// Fences every lower epoch, and reports what the member holds.
+    /// Fences every lower epoch, and reports what the member holds. Body: nothing, or the owner's signature
+    /// of the fence ([`FenceStatement`](crate::owner::FenceStatement), 64).
     Fence = 2,
     /// Empties the window and starts it at `lsn`. Body: window bytes (8). `mark`: chain at `lsn`; `stable`:
     /// generation.
@@ -78,6 +79,9 @@ pub enum FrameKind {
     Get = 23,
     /// Asks for blocks of pages. `mark`: a number to be returned.
     Gather = 24,
+    /// Proves that the client owns the journal or deposit that it asks for next. Body: an
+    /// [`OwnerProof`](crate::owner::OwnerProof). From wire version 2 on; it has no answer.
+    Prove = 25,
     /// Answers `Bind`. `sender`: incarnation. Body: the lender's power domain.
     Bound = 64,
     /// Answers `Fence`. `lsn`: held; `stable`: trim; `mark`: generation. Body: epoch of the window (4). Flag
@@ -94,7 +98,8 @@ pub enum FrameKind {
     /// Answers `Status`. Body: JSON.
     Report = 70,
     /// Refuses a request. `flags`: a [`RefusalReason`]; `epoch`: the epoch seen; `lsn`, `stable`: the
-    /// reason's numbers.
+    /// reason's numbers. Body of `Fenced` and `NotFenced`, if the fence is signed: its writer (8) and the
+    /// signature (64).
     Refuse = 71,
     /// Announces that the lender is about to stop. The client moves away and does not answer. To a deposit's
     /// owner with flag `PARTIAL`: the lender wants slots from `lsn` on back.
@@ -136,7 +141,8 @@ pub enum FrameKind {
     /// Answers `Gather`. `mark`: as in the request. Body: the requested blocks of each page, or none.
     GatherReply = 87,
     /// Answers `Ping` with flag `PROBE`. `epoch`: the highest that fenced the member; `lsn`: held; `stable`:
-    /// trim; `mark`: generation. Body: the writer that fenced it (8), epoch of the window (4). Flag `KNOWN`.
+    /// trim; `mark`: generation. Body: the writer that fenced it (8), epoch of the window (4), and the
+    /// fence's signature (64) if there is one. Flag `KNOWN`.
     ProbeReply = 88,
 }
 
@@ -168,6 +174,7 @@ impl FrameKind {
             22 => Put,
             23 => Get,
             24 => Gather,
+            25 => Prove,
             64 => Bound,
             65 => Fenced,
             66 => Ack,
@@ -282,6 +289,8 @@ pub enum RefusalReason {
     NoDeposit = 20,
     /// Another session serves the journal, so the journal has not ended.
     InUse = 21,
+    /// The session has not proven that its client owns the journal, or a signature is wrong.
+    NotOwner = 22,
 }
 
 impl RefusalReason {
@@ -310,6 +319,7 @@ impl RefusalReason {
             19 => RegionOnly,
             20 => NoDeposit,
             21 => InUse,
+            22 => NotOwner,
             _ => return None,
         })
     }
@@ -494,13 +504,13 @@ mod tests {
 
     #[test]
     fn every_refusal_reason_survives_encoding() {
-        for byte in 1..=21 {
+        for byte in 1..=22 {
             assert_eq!(
                 RefusalReason::from_byte(byte).map(|refusal| refusal as u8),
                 Some(byte)
             );
         }
         assert_eq!(RefusalReason::from_byte(0), None);
-        assert_eq!(RefusalReason::from_byte(22), None);
+        assert_eq!(RefusalReason::from_byte(23), None);
     }
 }

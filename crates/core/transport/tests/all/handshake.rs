@@ -13,7 +13,9 @@ use netram_transport::{
 
 const HELLO_PLAIN: [u8; 16] = *b"NETRAM\x01\x00\x00\x00\x01\x00\x01\x00\x00\x00";
 const HELLO_SECURE: [u8; 16] = *b"NETRAM\x01\x00\x01\x00\x01\x00\x01\x00\x00\x00";
-const V1: VersionRange = VersionRange { oldest: 1, newest: 1 };
+const NEW_PLAIN: [u8; 16] = *b"NETRAM\x02\x00\x00\x00\x01\x00\x02\x00\x00\x00";
+const NEW_SECURE: [u8; 16] = *b"NETRAM\x02\x00\x01\x00\x01\x00\x02\x00\x00\x00";
+const OURS: VersionRange = VersionRange { oldest: 1, newest: 2 };
 
 fn key() -> Security {
     Security::Key(ClusterKey::generate())
@@ -101,21 +103,25 @@ fn different_versions_are_named_with_the_remedy_on_both_sides() {
         .unwrap();
     let error = finish(&mut pending).unwrap_err();
     let theirs = VersionRange { oldest: 3, newest: 4 };
-    assert!(matches!(error, HandshakeError::WrongVersion { ours: V1, theirs: seen } if seen == theirs));
+    assert!(matches!(error, HandshakeError::WrongVersion { ours: OURS, theirs: seen } if seen == theirs));
     assert!(
-        error.to_string().contains("3 to 4, this process 1; run the same"),
+        error
+            .to_string()
+            .contains("3 to 4, this process 1 to 2; run the same"),
         "{error}"
     );
-    assert_eq!(answers(pending, raw)[..10], *b"NETRAM\x01\x00\x01\x01");
+    assert_eq!(answers(pending, raw)[..10], *b"NETRAM\x02\x00\x01\x01");
 
     let (client, mut raw) = impostor(&place, key());
     raw.read_exact(&mut [0; 16]).unwrap();
     raw.write_all(b"NETRAM\x04\x00\x01\x01\x03\x00\x04\x00\x00\x00")
         .unwrap();
     let error = client.join().unwrap().unwrap_err();
-    assert!(matches!(error, ConnectError::WrongVersion { ours: V1, theirs: seen } if seen == theirs));
+    assert!(matches!(error, ConnectError::WrongVersion { ours: OURS, theirs: seen } if seen == theirs));
     assert!(
-        error.to_string().contains("3 to 4, this one 1; run the same"),
+        error
+            .to_string()
+            .contains("3 to 4, this one 1 to 2; run the same"),
         "{error}"
     );
 }
@@ -131,7 +137,7 @@ fn a_client_cut_off_at_any_byte_is_reported_as_cut_off() {
             let mut pending = accept(&listener);
             // The client's bytes pass until the cut; the lender's answers pass whole.
             let mut passed = 0;
-            for (asked, answered) in [(16, 16), (48, 48), (16, 0)] {
+            for (asked, answered) in [(16, 32), (48, 48), (16, 0)] {
                 let mut bytes = vec![0; asked.min(cut - passed)];
                 from_client.read_exact(&mut bytes).unwrap();
                 to_lender.write_all(&bytes).unwrap();
@@ -161,7 +167,7 @@ fn a_client_cut_off_at_any_byte_is_reported_as_cut_off() {
 
 #[test]
 fn a_lender_cut_off_at_any_byte_is_reported_as_cut_off() {
-    for cut in 0..16 + 48 {
+    for cut in 0..32 + 48 {
         let place = SocketDir::new();
         let security = key();
         let listener = Listener::bind(&place.unix("lender"), security.clone()).unwrap();
@@ -169,19 +175,20 @@ fn a_lender_cut_off_at_any_byte_is_reported_as_cut_off() {
         let mut to_lender = UnixStream::connect(place.path("lender")).unwrap();
         let mut pending = accept(&listener);
         let mut passed = 0;
-        for exchanged in [16, 48] {
-            let mut bytes = vec![0; exchanged];
+        for (asked, answered) in [(16, 32), (48, 48)] {
+            let mut bytes = vec![0; asked];
             from_client.read_exact(&mut bytes).unwrap();
             to_lender.write_all(&bytes).unwrap();
             assert!(matches!(
                 pending.advance(Instant::now()),
                 Ok(HandshakeProgress::NeedRead)
             ));
+            bytes.resize(answered, 0);
             to_lender.read_exact(&mut bytes).unwrap();
-            let passing = exchanged.min(cut - passed);
+            let passing = answered.min(cut - passed);
             from_client.write_all(&bytes[..passing]).unwrap();
             passed += passing;
-            if passing < exchanged {
+            if passing < answered {
                 break;
             }
         }
@@ -195,7 +202,7 @@ fn a_lender_cut_off_at_any_byte_is_reported_as_cut_off() {
 }
 
 #[test]
-fn a_replayed_handshake_gets_no_session() {
+fn a_replayed_handshake_gets_no_session_and_no_public_key() {
     let place = SocketDir::new();
     let security = key();
     let listener = Listener::bind(&place.unix("lender"), security.clone()).unwrap();
@@ -203,7 +210,7 @@ fn a_replayed_handshake_gets_no_session() {
     let mut to_lender = UnixStream::connect(place.path("lender")).unwrap();
     let mut pending = accept(&listener);
     let mut recorded = Vec::new();
-    for (asked, answered) in [(16, 16), (48, 48), (16, 0)] {
+    for (asked, answered) in [(16, 32), (48, 48), (16, 0)] {
         let mut bytes = vec![0; asked];
         from_client.read_exact(&mut bytes).unwrap();
         recorded.extend_from_slice(&bytes);
@@ -225,11 +232,50 @@ fn a_replayed_handshake_gets_no_session() {
     let mut pending = accept(&listener);
     replay.write_all(&recorded).unwrap();
     assert!(matches!(finish(&mut pending), Err(HandshakeError::WrongKey)));
+    let answered = answers(pending, replay);
     assert_eq!(
-        answers(pending, replay).len(),
-        16 + 48,
-        "less than the 80 bytes that were sent"
+        answered.len(),
+        32 + 16,
+        "a preamble with its nonce, and a refusal"
     );
+    assert_eq!(answered[32..42], *b"NETRAM\x02\x00\x01\x05");
+}
+
+/// A session id is what a proof of ownership is signed for.
+#[test]
+fn both_ends_know_a_session_id_that_no_other_link_has() {
+    let place = SocketDir::new();
+    let mut seen = std::collections::BTreeSet::new();
+    for security in [Security::Insecure, key()] {
+        for name in ["a", "b", "c"] {
+            let (client, lender) = meet(&place.unix(name), security.clone(), security.clone());
+            let (client, lender) = (client.unwrap(), lender.unwrap());
+            assert_eq!(client.session(), lender.session());
+            assert_eq!((client.version(), lender.version()), (2, 2));
+            assert!(seen.insert(*client.session()), "it is another link's");
+        }
+    }
+}
+
+#[test]
+fn a_client_of_the_first_version_is_answered_in_it() {
+    let place = SocketDir::new();
+    let (_listener, mut pending, mut raw) = raw_client(&place, Security::Insecure);
+    raw.write_all(&HELLO_PLAIN).unwrap();
+    let link = finish(&mut pending).unwrap();
+    assert_eq!(link.version(), 1);
+    drop(link);
+    let answer = answers(pending, raw);
+    assert_eq!(answer, *b"NETRAM\x01\x00\x00\x00\x01\x00\x02\x00\x00\x00");
+}
+
+#[test]
+fn a_lender_of_the_first_version_is_spoken_to_in_it() {
+    let place = SocketDir::new();
+    let (client, mut raw) = impostor(&place, Security::Insecure);
+    raw.read_exact(&mut [0; 16]).unwrap();
+    raw.write_all(&HELLO_PLAIN).unwrap();
+    client.join().unwrap().unwrap();
 }
 
 #[test]
@@ -254,8 +300,8 @@ fn other_programs_are_disconnected_at_once_without_an_answer() {
 }
 
 #[test]
-fn no_unauthenticated_client_gets_more_bytes_than_it_sent() {
-    for hello in [HELLO_PLAIN, HELLO_SECURE] {
+fn no_unauthenticated_client_gets_more_than_a_nonce_beyond_what_it_sent() {
+    for hello in [HELLO_PLAIN, HELLO_SECURE, NEW_PLAIN, NEW_SECURE] {
         for security in [Security::Insecure, key()] {
             let place = SocketDir::new();
             let (_listener, mut pending, mut raw) = raw_client(&place, security);
@@ -263,7 +309,7 @@ fn no_unauthenticated_client_gets_more_bytes_than_it_sent() {
             raw.write_all(&hello).unwrap();
             raw.write_all(&noise[..48]).unwrap();
             let _ = finish(&mut pending);
-            assert!(answers(pending, raw).len() <= 16 + 48);
+            assert!(answers(pending, raw).len() <= 16 + 16 + 48);
         }
     }
 }

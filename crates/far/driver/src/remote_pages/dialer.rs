@@ -35,6 +35,10 @@ impl Dialer {
                 let Some(shared) = depot.upgrade() else { return };
                 let address = &shared.config.lenders[lender];
                 let link = connect(address, &shared.config.security, CONNECT_TIMEOUT);
+                let link = link.and_then(|mut link| match shared.owner_key.introduce(&mut link) {
+                    Ok(_) => Ok(link),
+                    Err(_) => Err(ConnectError::CutOff),
+                });
                 if sender.send((lender, link)).is_ok() {
                     shared.leadership.summon();
                 }

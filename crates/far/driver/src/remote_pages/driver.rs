@@ -36,7 +36,7 @@ const RETRY_REFUSED: Duration = Duration::from_secs(30);
 enum LinkState {
     Idle { again: Instant },
     Connecting,
-    Up(LinkSession),
+    Up(Box<LinkSession>),
 }
 
 struct LinkSession {
@@ -295,9 +295,9 @@ impl LinkDriver {
             };
             let header = session.header(FrameKind::Deposit, self.shared.owner());
             let added = self.poller.add(&session.link, lender as u64, Interest::Read);
-            let said = session.send_frame(&header, &[&self.shared.id.0.to_le_bytes()]);
+            let said = session.send_frame(&header, &[&self.shared.id().0.to_le_bytes()]);
             self.links[lender] = match (added, said) {
-                (Ok(()), Ok(())) => LinkState::Up(session),
+                (Ok(()), Ok(())) => LinkState::Up(Box::new(session)),
                 (added, said) => {
                     tracing::warn!(%address, ?added, ?said, "a new link to a lender failed immediately");
                     self.idle()

@@ -22,8 +22,10 @@ use netram_far_machine::deposit::{
 use netram_far_machine::limit::{COPIES_MAX, DEPOSIT_SLOTS_MAX, PAGE_BYTES};
 use netram_proto::id::{DepositId, Incarnation};
 use netram_proto::limit::LENDERS_MAX;
-use netram_transport::{NetAddress, Waker};
+use netram_transport::owner::SECRET_BYTES;
+use netram_transport::{NetAddress, OwnerKey, Waker};
 use ring::rand::{SecureRandom, SystemRandom};
+use zeroize::Zeroizing;
 
 use crate::block_cipher::BlockCipher;
 use crate::compression::PlainPage;
@@ -110,7 +112,7 @@ type ClientGuard<'a> = MutexGuard<'a, RemotePageClient<PageSealer>>;
 /// State shared by the handle and the threads.
 struct Inner {
     config: RemotePagesConfig,
-    id: DepositId,
+    owner_key: OwnerKey,
     client: Mutex<RemotePageClient<PageSealer>>,
     /// Decrypts blocks without the lock.
     blocks: Arc<BlockCipher>,
@@ -149,8 +151,8 @@ impl RemotePages {
             step: "draw random bytes",
             source: std::io::ErrorKind::Other.into(),
         };
-        let mut id = [0; 16];
-        SystemRandom::new().fill(&mut id).map_err(|_| random())?;
+        let mut seed = Zeroizing::new([0; SECRET_BYTES]);
+        SystemRandom::new().fill(&mut seed[..]).map_err(|_| random())?;
         let sealer = PageSealer::generate(form).map_err(|_| random())?;
         let mut life = [0; 8];
         SystemRandom::new().fill(&mut life).map_err(|_| random())?;
@@ -168,7 +170,7 @@ impl RemotePages {
             },
         };
         let shared = Arc::new(Inner {
-            id: DepositId(u128::from_le_bytes(id)),
+            owner_key: OwnerKey::from_seed(&seed),
             blocks: sealer.blocks(),
             cipher: sealer.cipher(),
             client: Mutex::new(RemotePageClient::new(Machine::new(&settings), sealer)),
@@ -204,9 +206,9 @@ impl RemotePages {
         lenders.collect()
     }
 
-    /// Id of the deposits at lenders.
-    pub fn id(&self) -> DepositId {
-        self.shared.id
+    /// The key that owns the deposits at lenders.
+    pub fn owner(&self) -> &OwnerKey {
+        &self.shared.owner_key
     }
 
     /// Puts a page and returns at once. The page is pending until its copies are stored.
@@ -355,9 +357,14 @@ impl Inner {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Id of the deposits at lenders.
+    fn id(&self) -> DepositId {
+        DepositId(self.owner_key.owned())
+    }
+
     /// Owner number for lenders.
     fn owner(&self) -> u64 {
-        self.id.owner()
+        self.id().owner()
     }
 
     fn is_stopping(&self) -> bool {

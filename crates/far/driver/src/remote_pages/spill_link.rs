@@ -33,7 +33,7 @@ impl SpillLink {
         file: SpillFile,
         life: Incarnation,
     ) -> std::io::Result<SpillLink> {
-        let spill = SpillServer::new(shared.id, life, file);
+        let spill = SpillServer::new(shared.id(), life, file);
         let waking = Arc::clone(shared);
         Ok(SpillLink {
             thread: SpillThread::start(spill, move || waking.leadership.summon())?,

@@ -75,7 +75,11 @@ fn attempt(options: &NodeOptions, root: PathBuf) -> Result<JoinedNode, JoinError
             ..JournalConfig::default()
         })
     };
-    Journal::create(&root, options.log_bytes)?;
+    // The server speaks for a dead node's journal, so it must have the key of one that has an owner.
+    match config.seal {
+        true => Journal::create(&root, options.log_bytes)?,
+        false => Journal::create_unowned(&root, options.log_bytes)?,
+    };
     let (journal, _) = Journal::open(&root, config.clone())?;
     let begins = journal.stable_link();
     let view = journal.newest_view();

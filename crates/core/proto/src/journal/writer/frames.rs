@@ -446,7 +446,8 @@ impl JournalWriter {
             | RefusalReason::OverQuota
             | RefusalReason::TooManyJournals
             | RefusalReason::DataOnly
-            | RefusalReason::RegionOnly => {
+            | RefusalReason::RegionOnly
+            | RefusalReason::NotOwner => {
                 let lender = &mut self.lenders[index];
                 let refused = LenderRefusal {
                     reason: refusal,

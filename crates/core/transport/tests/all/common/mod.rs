@@ -114,14 +114,14 @@ pub(crate) fn pair_with_middleman(place: &SocketDir, security: &Security) -> (Li
         middleman.pass_to_client(bytes);
     };
     if secure {
-        pass(&mut middleman, 16);
+        pass(&mut middleman, 32);
         middleman.pass_to_lender(48);
         pass(&mut middleman, 48);
         middleman.pass_to_lender(16);
     }
     let lender = finish(&mut pending).unwrap();
     if !secure {
-        middleman.pass_to_client(16);
+        middleman.pass_to_client(32);
     }
     (client.join().unwrap().unwrap(), lender, middleman)
 }

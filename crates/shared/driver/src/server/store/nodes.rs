@@ -7,6 +7,8 @@ use netram_proto::port::WaitError;
 use netram_proto::wire::ChainPoint;
 use netram_shared_machine::limit::NODE_NAME_BYTES_MAX;
 use netram_shared_machine::{GrantNumber, NodeId, RecordNumber};
+use netram_transport::OwnerKey;
+use netram_transport::owner::SECRET_BYTES;
 
 use super::{RegionStore, RegionStoreError};
 use crate::server::table::{
@@ -188,8 +190,11 @@ impl RegionStore {
             true => head(&buried, view_bytes(&buried.view).len()).to_vec(),
             false => vec![0; 8],
         };
-        // The journal's records are not read any more.
-        let key = vec![0; buried.key.len()];
+        // The journal's records are not read any more. Its lenders obey only its owner.
+        let key = match <&[u8; SECRET_BYTES]>::try_from(&buried.key[..]) {
+            Ok(key) if untold => OwnerKey::derive(key).seed().to_vec(),
+            _ => vec![0; buried.key.len()],
+        };
         let end = self.change(&[
             (place, &head),
             (place + KEY_AT, &key),

@@ -111,7 +111,8 @@ pub struct NodeEntry {
     pub loss_accepted: bool,
     /// Name that the node gave itself.
     pub name: String,
-    /// Key that seals its journal's records; empty: they are not sealed.
+    /// Key that seals its journal's records; empty: they are not sealed. Of a retired node: the seed of its
+    /// journal's owner, which opens no record.
     pub key: Vec<u8>,
     /// Newest view of its journal.
     pub view: View,
