@@ -1,14 +1,22 @@
 //! Internal to netram: programs use the crate `netram`.
 //!
-//! Child processes: finding program files, and ending a child with its parent.
+//! Processes: finding program files, ending a child with its parent, and the rights with which files are
+//! opened.
 //!
-//! | function | does |
+//! | item | does |
 //! |---|---|
 //! | [`find`] | finds a program as a shell does |
 //! | [`library`] | finds a shared library that netram loads into other programs |
 //! | [`this_program`] | returns the path of the running program's file |
 //! | [`die_with_parent`] | makes the kernel kill this process when its parent ends |
+//! | [`files`] | opens files in directories that another user may be able to write |
+//! | [`rights`] | says with whose rights root works on a path, and takes them |
+//! | [`secret`] | checks mode and owner of a file that holds a secret |
 #![forbid(unsafe_code)]
+
+pub mod files;
+pub mod rights;
+pub mod secret;
 
 use std::env;
 use std::fmt;
