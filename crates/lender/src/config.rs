@@ -8,7 +8,7 @@ use netram_proto::limit::{DOMAIN_BYTES_MAX, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN};
 use netram_transport::{MulticastGroup, NetAddress, Security, WaitPolicy};
 
 use crate::error::LenderStartError;
-use crate::file::bytes_of;
+use crate::file::{bytes_of, free_path};
 use crate::limit::{
     CHUNK_BYTES_DEFAULT, CONNECTIONS_MAX_DEFAULT, DEPOSITS_PART, FIRST_FRAME_TIMEOUT, IDLE_TIMEOUT_DEFAULT,
     JOURNALS_MAX_DEFAULT, KEEP_FREE_PART, MEMORY_BYTES_DEFAULT, NAME_BYTES_MAX, PENDING_MAX_DEFAULT,
@@ -249,7 +249,10 @@ impl LenderConfig {
 
     pub(crate) fn store_config(&self) -> StoreConfig {
         StoreConfig {
-            path: self.store_path(),
+            path: match self.store {
+                Some(_) => self.store_path(),
+                None => free_path(&self.store_path()),
+            },
             memory: self.memory,
             chunk_bytes: self.chunk_bytes,
             quota: self.quota.unwrap_or(WINDOW_BYTES_MAX),

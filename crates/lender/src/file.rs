@@ -1,14 +1,17 @@
 //! The file behind a store: in memory, private, locked, and fully reserved.
 
-use std::fs::{File, OpenOptions};
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom, fallocate, flock, fstatfs, seek};
 use rustix::io::Errno;
 
 use crate::error::WindowStoreError;
+use crate::superblock::fresh_incarnation;
 
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58F6;
@@ -48,6 +51,46 @@ pub(crate) fn open_locked(path: &Path) -> Result<File, WindowStoreError> {
             _ => continue,
         }
     }
+}
+
+/// Path of the store whose default path is `wanted`, in a directory where everybody may create files.
+///
+/// A stranger who takes the name first keeps no lender from starting: their file is left alone, and the store
+/// gets a name that nobody can know before. The next lender finds it by its owner, also when the stranger's
+/// file is gone.
+pub(crate) fn free_path(wanted: &Path) -> PathBuf {
+    let stem = wanted.file_stem().unwrap_or_default();
+    let all = fs::read_dir(wanted.parent().unwrap_or(Path::new("/")));
+    let substitutes = { all.into_iter().flatten().flatten() }
+        .map(|entry| entry.path())
+        .filter(|path| is_substitute(path, stem))
+        .filter(|path| fs::symlink_metadata(path).is_ok_and(|found| is_own(&found)));
+    if let Some(own) = substitutes.min() {
+        return own;
+    }
+    if fs::symlink_metadata(wanted).map_or(true, |found| is_own(&found)) {
+        return wanted.to_owned();
+    }
+    let Ok(number) = fresh_incarnation() else {
+        return wanted.to_owned();
+    };
+    let mut name = stem.to_owned();
+    name.push(format!("+{:016x}.mem", number.0));
+    let path = wanted.with_file_name(name);
+    tracing::warn!(taken = %wanted.display(), store = %path.display(), "a file that is not this user's has the store's name, so the store gets another one");
+    path
+}
+
+/// Whether it is a regular file of this user's, with no other name.
+fn is_own(found: &Metadata) -> bool {
+    found.is_file() && found.uid() == rustix::process::geteuid().as_raw() && found.nlink() == 1
+}
+
+fn is_substitute(path: &Path, stem: &OsStr) -> bool {
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    // No lender's name has the character.
+    name.strip_prefix(stem.as_bytes())
+        .is_some_and(|rest| rest.starts_with(b"+") && rest.ends_with(b".mem"))
 }
 
 /// Whether the file lies in memory.
@@ -181,9 +224,36 @@ pub(crate) fn failed<'a>(
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::os::unix::fs::chown;
 
-    use super::group_bytes_of;
+    use super::*;
+
+    /// A file of anybody's under the store's default name kept the lender from starting.
+    #[test]
+    fn a_strangers_file_keeps_no_lender_from_its_store() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("\nSKIPPED: giving files away needs root");
+            return;
+        }
+        let shared = tempfile::tempdir().unwrap();
+        let wanted = shared.path().join("netram-0-lender.mem");
+        assert_eq!(free_path(&wanted), wanted);
+        fs::write(&wanted, "theirs").unwrap();
+        assert_eq!(free_path(&wanted), wanted, "it is ours");
+        chown(&wanted, Some(12_345), None).unwrap();
+        // They cannot guess the name, but they may try.
+        let guessed = shared.path().join("netram-0-lender+0000000000000000.mem");
+        fs::write(&guessed, "theirs").unwrap();
+        chown(&guessed, Some(12_345), None).unwrap();
+        let substitute = free_path(&wanted);
+        assert!(substitute != wanted && substitute != guessed);
+        drop(open_locked(&substitute).unwrap());
+        assert_eq!(free_path(&wanted), substitute, "the next lender finds it");
+        fs::remove_file(&wanted).unwrap();
+        assert_eq!(free_path(&wanted), substitute, "its windows are there");
+        let other = shared.path().join("netram-0-lender-2.mem");
+        assert_eq!(free_path(&other), other);
+    }
 
     fn put(root: &Path, group: &str, files: [(&str, &str); 2]) {
         let directory = root.join(group);

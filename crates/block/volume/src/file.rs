@@ -1,13 +1,14 @@
 //! Volume files: regular files with holes.
 
-use std::fs::{File as StdFile, OpenOptions};
+use std::fs::File as StdFile;
 use std::io::{self, IoSlice};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
 use netram_block::SparseFile;
 use netram_journal::file::{DiskFile, io_error};
+use netram_process::files::{self, FileAccess, PRIVATE};
 use netram_proto::port::{IoError, StorageFile};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::{Errno, pwritev, retry_on_intr};
@@ -28,19 +29,18 @@ pub struct VolumeFile {
 impl VolumeFile {
     /// Creates a new, empty file; fails if one exists.
     pub(crate) fn create(path: &Path) -> io::Result<VolumeFile> {
-        let mut options = OpenOptions::new();
-        let file = options
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)?;
+        let file = files::create_new(path, PRIVATE)?;
         VolumeFile::new(file, Duration::ZERO)
     }
 
     /// Opens a file for reading, and with `write` also for writing.
     pub(crate) fn open(path: &Path, write: bool) -> io::Result<VolumeFile> {
-        let file = OpenOptions::new().read(true).write(write).open(path)?;
+        let access = if write {
+            FileAccess::Write
+        } else {
+            FileAccess::Read
+        };
+        let file = files::open(path, access)?;
         VolumeFile::new(file, Duration::ZERO)
     }
 

@@ -23,6 +23,7 @@ use std::time::Duration;
 use netram_block::{DiskFiles, VolumeId, VolumeSuperblock, create};
 use netram_journal::settings::{JournalSettings, SettingsError};
 use netram_journal::{Journal, JournalFollower, JournalInit, JournalInspector};
+use netram_process::files::{self, FileRefusal, PRIVATE};
 use netram_proto::id::JournalId;
 use netram_transport::NetAddress;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -38,6 +39,8 @@ pub const JOURNAL_BYTES_DEFAULT: u64 = 64 * 1024 * 1024;
 /// Name of the control socket.
 pub(crate) const CONTROL: &str = "control";
 
+/// Maximum bytes of the file that names the data lender.
+const UNANNOUNCED_BYTES_MAX: u64 = 1024;
 /// Separates the volume's name from a random number in the temporary name of a directory being created.
 const UNFINISHED: &str = ".new-";
 
@@ -115,7 +118,7 @@ impl VolumePaths {
 
     /// Records that the volume must reach `data_lender` before it serves. Durable with the directory.
     pub(crate) fn mark_unannounced(&self, data_lender: &NetAddress) -> io::Result<()> {
-        let mut file = File::create_new(self.unannounced())?;
+        let mut file = files::create_new(&self.unannounced(), PRIVATE)?;
         writeln!(file, "{data_lender}")?;
         file.sync_all()
     }
@@ -127,10 +130,11 @@ impl VolumePaths {
     /// The file cannot be read or has no valid address.
     pub(crate) fn unannounced_to(&self) -> io::Result<Option<NetAddress>> {
         let path = self.unannounced();
-        let text = match fs::read_to_string(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        let bytes = match files::read(&path, UNANNOUNCED_BYTES_MAX) {
+            Err(FileRefusal::System(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read?,
         };
+        let text = String::from_utf8_lossy(&bytes);
         let address = text.trim_end().parse();
         address.map(Some).map_err(io::Error::other)
     }

@@ -13,11 +13,12 @@
 //! old one's table.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 
+use netram_process::files::{self, FileAccess, FileRefusal, PRIVATE, create_new};
 use netram_proto::id::JournalId;
 use netram_proto::journal::{LogFile, LogFileError, SlotPair, View};
 use netram_proto::limit::{LOG_ALIGN, LOG_BYTES_MAX, LOG_BYTES_MIN, SLOT_BYTES};
@@ -35,6 +36,10 @@ use crate::seal::DataKey;
 
 /// Bytes of zeros written to a new log in one call.
 const ZEROS_AT_ONCE: usize = 1024 * 1024;
+/// Permissions of a new journal's directory: its catalog has the names of a whole directory.
+const PRIVATE_DIRECTORY: u32 = 0o700;
+/// Maximum bytes read of a lock file, which holds a process id.
+const LOCK_BYTES_MAX: u64 = 64;
 /// Maximum attempts to preallocate blocks when signals interrupt them. Writing the zeros allocates them, too.
 const ALLOCATIONS_TRIED: usize = 8;
 
@@ -229,7 +234,7 @@ impl JournalPaths {
     /// An existing directory must hold no journal: it may be empty, or hold settings or the remains of an
     /// interrupted creation.
     fn create_directory(&self, parts: &JournalInit) -> Result<(), JournalCreateError> {
-        let new = match fs::create_dir(&self.root) {
+        let new = match DirBuilder::new().mode(PRIVATE_DIRECTORY).create(&self.root) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(error) => return Err(self.failed(error)),
@@ -265,16 +270,7 @@ impl JournalPaths {
     /// The complete log gets its name last. Until then there is no journal, and the next attempt starts
     /// again.
     fn create_files(&self, parts: &JournalInit) -> Result<(), JournalCreateError> {
-        let mut options = OpenOptions::new();
-        options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600);
-        options
-            .open(self.lock_file())
-            .map_err(|error| self.failed(error))?;
+        files::open_or_create(&self.lock_file(), PRIVATE).map_err(|error| self.failed(error.into()))?;
         let _lock = self.lock().map_err(|error| match error {
             JournalOpenError::InUse { path, .. } => JournalCreateError::Exists(path),
             other => self.failed(io::Error::other(other)),
@@ -340,18 +336,22 @@ impl JournalPaths {
     /// `InUse` if another process holds it, `NoLock` if the lock file was removed, `File` otherwise.
     pub fn lock(&self) -> Result<JournalLock, JournalOpenError> {
         let path = self.lock_file();
-        let opened = OpenOptions::new().read(true).write(true).open(&path);
-        let mut file = opened.map_err(|source| match source.kind() {
+        // Its kind and owner are known before it is emptied below.
+        let opened = files::open(&path, FileAccess::Write);
+        let mut file = opened.map_err(|refusal| match refusal {
             // A new lock file would admit a second writer beside one that holds the removed file.
-            io::ErrorKind::NotFound if self.log().exists() => JournalOpenError::NoLock { path },
-            _ => JournalOpenError::File { path, source },
+            FileRefusal::System(error) if error.kind() == io::ErrorKind::NotFound && self.log().exists() => {
+                JournalOpenError::NoLock { path }
+            }
+            refusal => JournalOpenError::File {
+                path,
+                source: refusal.into(),
+            },
         })?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            let mut pid = String::new();
-            let _ = file.read_to_string(&mut pid);
             return Err(JournalOpenError::InUse {
                 path: self.root.clone(),
-                pid: pid.trim().to_string(),
+                pid: pid_in(&file),
             });
         }
         // Only for the message above; an outdated number is harmless.
@@ -377,8 +377,8 @@ impl JournalPaths {
 
     /// The process id that the lock's holder has written into the lock file.
     pub(crate) fn holder(&self) -> String {
-        let pid = fs::read_to_string(self.lock_file()).unwrap_or_default();
-        pid.trim().to_owned()
+        let file = files::open(&self.lock_file(), FileAccess::Read);
+        file.map_or_else(|_| String::new(), |file| pid_in(&file))
     }
 
     /// Opens one of the journal's files.
@@ -386,9 +386,23 @@ impl JournalPaths {
     /// # Errors
     /// `File`, with the path and the system's error.
     pub fn open(&self, path: PathBuf, write: bool) -> Result<File, JournalOpenError> {
-        let opened = OpenOptions::new().read(true).write(write).open(&path);
-        opened.map_err(|source| JournalOpenError::File { path, source })
+        let access = if write {
+            FileAccess::Write
+        } else {
+            FileAccess::Read
+        };
+        files::open(&path, access).map_err(|refusal| JournalOpenError::File {
+            path,
+            source: refusal.into(),
+        })
     }
+}
+
+/// The process id in a lock file.
+fn pid_in(file: &File) -> String {
+    let mut pid = String::new();
+    let _ = file.take(LOCK_BYTES_MAX).read_to_string(&mut pid);
+    pid.trim().to_owned()
 }
 
 /// Removes a file; a missing file is not an error.
@@ -401,7 +415,7 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
 
 /// Creates a file of full size with its blocks written.
 fn allocate(path: &Path, bytes: u64) -> io::Result<File> {
-    let file = new_file(path)?;
+    let file = create_new(path, PRIVATE)?;
     zero_up_to(&file, bytes)?;
     file.sync_all()?;
     Ok(file)
@@ -441,15 +455,6 @@ fn allocate_ahead(file: &File, bytes: u64) -> Result<(), Errno> {
         }
     }
     tried
-}
-
-fn new_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
 }
 
 #[cfg(test)]

@@ -5,16 +5,18 @@
 //! every opening takes a new one, and within an epoch an LSN is written once. The record's header (without
 //! lengths and CRC) is the associated data. Costs about 80 ns for 128 B, 0.5 µs for 4 KiB.
 
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use netram_process::files::{self, FileAccess, PRIVATE};
+use netram_process::secret::{self, SecretRefusal};
 use netram_proto::limit::{RECORD_HEADER_BYTES, SEAL_TAG_BYTES};
 use netram_proto::wire::RecordHeader;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroizing;
 
+use crate::paths::JournalPaths;
 use crate::random::random;
 
 /// Bytes of a journal's data key.
@@ -49,11 +51,7 @@ impl DataKey {
     /// # Errors
     /// The file exists or cannot be written.
     pub fn save_new(&self, path: &Path) -> io::Result<()> {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)?;
+        let mut file = files::create_new(path, PRIVATE)?;
         file.write_all(&self.0[..])?;
         file.sync_all()
     }
@@ -61,10 +59,29 @@ impl DataKey {
     /// Reads the key from its file.
     ///
     /// # Errors
-    /// The file cannot be read, or does not hold exactly one key.
+    /// The file cannot be read, others may have read it, or it does not hold exactly one key.
     pub fn load(path: &Path) -> io::Result<DataKey> {
+        DataKey::load_checked(path, |file| secret::check(file, path))
+    }
+
+    /// Reads the key of a journal. The group that may write the log may have it: a program may create a log
+    /// that its users share (librvm).
+    ///
+    /// # Errors
+    /// As [`DataKey::load`].
+    pub(crate) fn of(paths: &JournalPaths) -> io::Result<DataKey> {
+        let path = paths.key();
+        let log = std::fs::symlink_metadata(paths.log())?;
+        DataKey::load_checked(&path, |file| secret::check_beside(file, &path, &log))
+    }
+
+    fn load_checked(
+        path: &Path,
+        check: impl FnOnce(&File) -> Result<(), SecretRefusal>,
+    ) -> io::Result<DataKey> {
         let mut key = Zeroizing::new([0; KEY_BYTES]);
-        let mut file = OpenOptions::new().read(true).open(path)?;
+        let mut file = files::open(path, FileAccess::Read)?;
+        check(&file).map_err(|refusal| io::Error::new(io::ErrorKind::PermissionDenied, refusal))?;
         file.read_exact(&mut key[..])?;
         if file.read(&mut [0])? != 0 {
             return Err(io::Error::new(
@@ -125,6 +142,23 @@ mod tests {
     use netram_proto::id::{Epoch, Lsn};
     use netram_proto::port::RecordKind;
     use netram_proto::wire::ChainPoint;
+
+    /// Anybody on the machine could read it, and nothing said so.
+    #[test]
+    fn a_key_that_others_can_read_is_refused_with_the_remedy() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("data.key");
+        DataKey::generate().save_new(&path).unwrap();
+        DataKey::load(&path).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let refused = DataKey::load(&path).err().unwrap().to_string();
+        assert!(
+            refused.contains("0644") && refused.contains("chmod 600"),
+            "{refused}"
+        );
+    }
 
     #[test]
     fn a_sealed_record_opens_and_no_tampering_goes_unseen() {

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use netram_process::secret::{self, SecretRefusal};
 use ring::rand::{SecureRandom, SystemRandom};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
@@ -45,6 +46,14 @@ pub enum KeyError {
         /// The file's permission bits.
         mode: u32,
     },
+    /// The file belongs to another user, who knows the key and may change it.
+    #[error("the key file {} belongs to user {owner}, who may change it; chown it to root or to the user who uses it", path.display())]
+    Foreign {
+        /// The key file.
+        path: PathBuf,
+        /// Number of its owner.
+        owner: u32,
+    },
     /// The text is not a key.
     #[error("not a netram key: expected one line, `netram-key-1:` and 64 hexadecimal digits")]
     Malformed,
@@ -77,24 +86,24 @@ impl ClusterKey {
         key
     }
 
-    /// Reads a key file and refuses one that group or others can read or write.
+    /// Reads a key file and refuses one that group or others can read or write, or that another user than
+    /// this one and root owns. A service's systemd credential may be readable for its group.
     ///
     /// # Errors
-    /// `Unreadable` if the file cannot be read, `TooOpen` for its mode, `Malformed` for its contents.
+    /// `Unreadable` if the file cannot be read, `TooOpen` for its mode, `Foreign` for its owner, `Malformed`
+    /// for its contents.
     pub fn load(path: &Path) -> Result<ClusterKey, KeyError> {
         let unreadable = |source| KeyError::Unreadable {
             path: path.to_owned(),
             source,
         };
         let file = File::open(path).map_err(unreadable)?;
-        // The mode is read from the open file, so that it belongs to the bytes read below.
-        let mode = file.metadata().map_err(unreadable)?.permissions().mode() & 0o7777;
-        if mode & 0o077 != 0 {
-            return Err(KeyError::TooOpen {
-                path: path.to_owned(),
-                mode,
-            });
-        }
+        // Mode and owner are those of the open file, and so of the bytes read below.
+        secret::check(&file, path).map_err(|refusal| match refusal {
+            SecretRefusal::TooOpen { path, mode } => KeyError::TooOpen { path, mode },
+            SecretRefusal::Foreign { path, owner, .. } => KeyError::Foreign { path, owner },
+            SecretRefusal::System(error) => unreadable(error),
+        })?;
         let mut text = Zeroizing::new(String::with_capacity(FILE_BYTES_MAX as usize));
         match file.take(FILE_BYTES_MAX).read_to_string(&mut text) {
             Ok(_) => text.trim_end().parse(),
@@ -217,6 +226,8 @@ impl fmt::Debug for ClusterKey {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]

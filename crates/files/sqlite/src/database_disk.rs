@@ -3,7 +3,7 @@
 //! Files that are synced regularly stay open. A process that is out of descriptors can then still sync. A
 //! descriptor opened before a write also learns of a failed write-back, whichever process was told first.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use netram_journal::ForkMark;
 use netram_journal::file::{DiskFile, io_error};
+use netram_process::files::{self, FileAccess, PRIVATE};
 use netram_proto::failure::{CallError, SystemCall};
 use netram_proto::journal::{SlotError, SlotPair};
 use netram_proto::port::IoError;
@@ -66,12 +67,7 @@ impl Drop for FileLock {
 
 /// Opens a lock file, creating it if needed.
 pub(crate) fn lock_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
+    Ok(files::open_or_create(path, PRIVATE)?)
 }
 
 /// Waits for a lock, also when interrupted by signals.
@@ -112,7 +108,7 @@ fn missing_as_none<T>(done: io::Result<T>) -> io::Result<Option<T>> {
 
 impl DatabaseDisk {
     pub(crate) fn at(place: &DatabasePaths) -> io::Result<DatabaseDisk> {
-        let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
+        let open = |path: &Path| -> io::Result<File> { Ok(files::open(path, FileAccess::Write)?) };
         Ok(DatabaseDisk {
             // Opened for writing, which only recovery needs, before SQLite has any lock on the file.
             main: open(&place.file(FileRole::Main))?,
@@ -140,7 +136,7 @@ impl DatabaseDisk {
             }
         }
         *kept = None;
-        let opened = OpenOptions::new().read(true).write(true).open(path);
+        let opened = files::open(&path, FileAccess::Write).map_err(io::Error::from);
         *kept = missing_as_none(opened)?.map(Arc::new);
         Ok(kept.clone())
     }

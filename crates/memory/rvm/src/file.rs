@@ -4,6 +4,7 @@ use std::fs::File as StdFile;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use netram_process::files::{self, FileAccess, FileRefusal};
 use netram_proto::port::{IoError, StorageFile};
 
 /// A file that is never written.
@@ -12,7 +13,9 @@ pub(crate) struct ReadOnlyFile(pub(crate) StdFile);
 
 impl ReadOnlyFile {
     pub(crate) fn open(path: &Path) -> Result<ReadOnlyFile, IoError> {
-        StdFile::open(path).map(ReadOnlyFile).map_err(io_error)
+        files::open(path, FileAccess::Read)
+            .map(ReadOnlyFile)
+            .map_err(|refusal| refused(&refusal))
     }
 }
 
@@ -32,6 +35,16 @@ impl StorageFile for ReadOnlyFile {
 
     fn sync(&self) -> Result<(), IoError> {
         Ok(())
+    }
+}
+
+/// The system's number for a refusal: ELOOP for a link, EPERM for another user's file.
+pub(crate) fn refused(refusal: &FileRefusal) -> IoError {
+    match refusal {
+        FileRefusal::System(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => IoError::EOF,
+        refusal => IoError {
+            errno: refusal.errno(),
+        },
     }
 }
 

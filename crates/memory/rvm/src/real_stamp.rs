@@ -8,13 +8,15 @@
 use std::fs::{self, File as StdFile};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::UNIX_EPOCH;
 
+use netram_process::files::{self, FileRefusal, PRIVATE};
 use netram_proto::port::IoError;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-use crate::file::{errno, io_error, sync_parent};
+use crate::file::{errno, io_error, refused, sync_parent};
 use crate::stamp::{STAMP_BYTES, SegmentStamp, decode, encode};
 
 /// Name of the extended attribute that holds a segment's stamp.
@@ -31,10 +33,11 @@ pub(crate) fn read(file: &StdFile, path: &str) -> Result<Option<SegmentStamp>, I
         Err(error) => return Err(errno(error)),
     };
     let number = number(file)?;
-    let beside = match fs::read(format!("{path}{BESIDE}")) {
+    let beside = format!("{path}{BESIDE}");
+    let beside = match files::read(Path::new(&beside), STAMP_BYTES as u64) {
         Ok(bytes) => decode(&bytes).filter(|stamp| stamp.file == number),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        Err(error) => return Err(io_error(error)),
+        Err(FileRefusal::System(error)) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(refusal) => return Err(refused(&refusal)),
     };
     Ok([inside, beside]
         .into_iter()
@@ -54,7 +57,12 @@ pub(crate) fn leave(file: &StdFile, path: &str, stamp: &SegmentStamp) -> Result<
 
 fn leave_beside(path: &str, stamp: &SegmentStamp) -> Result<bool, IoError> {
     let (beside, new) = (format!("{path}{BESIDE}"), format!("{path}{BESIDE}.new"));
-    let written = StdFile::create(&new).and_then(|mut file| {
+    // The remains of a process that was killed, or somebody's link.
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io_error(error)),
+        _ => (),
+    }
+    let written = files::create_new(Path::new(&new), PRIVATE).and_then(|mut file| {
         file.write_all(&encode(stamp))?;
         file.sync_all()?;
         fs::rename(&new, &beside)

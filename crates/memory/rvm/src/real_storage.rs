@@ -1,18 +1,19 @@
 //! Segments and the segment table as real files.
 
-use std::fs::{File as StdFile, OpenOptions};
+use std::fs::File as StdFile;
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Instant;
 
+use netram_process::files::{self, FileAccess, PRIVATE};
 use netram_proto::id::JournalId;
 use netram_proto::port::{IoError, StorageFile};
 use netram_proto::time::Time;
 use rustix::fs::{FallocateFlags, FlockOperation, XattrFlags};
 use rustix::io::Errno;
 
-use crate::file::{ReadOnlyFile, errno, io_error, sync_parent};
+use crate::file::{ReadOnlyFile, errno, io_error, refused, sync_parent};
 use crate::limit::TABLE_BYTES;
 use crate::memory::{Placement, RegionMemory};
 use crate::real_stamp;
@@ -227,11 +228,8 @@ pub(crate) fn identity_of(file: &StdFile) -> Result<SegmentIdentity, IoError> {
 /// Opens and locks for reading and writing: two processes that use one segment would overwrite each other's
 /// changes.
 fn open_locked(path: &str) -> Result<RealFile, IoError> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .map_err(io_error)?;
+    // A segment is the user's own file, and may have other names.
+    let file = files::open(Path::new(path), FileAccess::WriteLinked).map_err(|refusal| refused(&refusal))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(RealFile(file)),
         // ETXTBSY reads as "in use", whereas EWOULDBLOCK would suggest a retry.
@@ -240,13 +238,9 @@ fn open_locked(path: &str) -> Result<RealFile, IoError> {
     }
 }
 
+/// Creates a file that only its owner can read: it has in plain text what the log has sealed.
 fn create_file(path: &str, length: u64, allocation: SegmentAllocation) -> Result<(), IoError> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(path)
-        .map_err(io_error)?;
+    let file = files::create_new(Path::new(path), PRIVATE).map_err(io_error)?;
     let filled = fill_new(&file, length, allocation).and_then(|()| sync_parent(path));
     if filled.is_err() {
         // A half-made file would make the next attempt fail. The first error is the one to report.

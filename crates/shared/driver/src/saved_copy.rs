@@ -16,6 +16,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use netram_process::files::{self, PRIVATE};
 use netram_proto::wire::crc32c;
 use netram_shared_machine::RegionId;
 use serde::{Deserialize, Serialize};
@@ -134,7 +135,7 @@ pub(crate) fn save(
     fs::create_dir(path).map_err(system)?;
     let write = || -> io::Result<bool> {
         fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
-        let file = File::create(path.join(BYTES))?;
+        let file = files::create_new(&path.join(BYTES), PRIVATE)?;
         file.set_len(description.bytes)?;
         let mut piece = vec![0; PIECE];
         let mut at = 0;
@@ -154,7 +155,7 @@ pub(crate) fn save(
             return Ok(false);
         }
         description.crc = description.checksum(description.crc)?;
-        let mut file = File::create(path.join(COPY))?;
+        let mut file = files::create_new(&path.join(COPY), PRIVATE)?;
         file.write_all(&serde_json::to_vec(&description)?)?;
         file.sync_all()?;
         File::open(path)?.sync_all()?;

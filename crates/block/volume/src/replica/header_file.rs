@@ -1,12 +1,12 @@
 //! Header file of a replica: two slots with its header. It makes a volume's directory a replica.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use netram_block_machine::{ReplicaHeader, ReplicaHeaderError};
 use netram_journal::file::DiskFile;
+use netram_process::files::{self, FileAccess, FileRefusal, PRIVATE};
 use netram_proto::journal::{SlotError, SlotPair};
 use netram_proto::limit::SLOT_BYTES;
 use netram_proto::port::IoError;
@@ -48,12 +48,7 @@ impl ReplicaHeaderFile {
 
     /// Creates the file. Durable on return, except for its name.
     pub(crate) fn create(root: &Path, standing: &ReplicaHeader) -> io::Result<()> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(ReplicaHeaderFile::path(root))?;
+        let file = files::create_new(&ReplicaHeaderFile::path(root), PRIVATE)?;
         file.set_len(SlotPair::bytes(SLOT_BYTES))?;
         let file = DiskFile::new(file);
         SlotPair::create(&file, ReplicaHeader::MAGIC, SLOT_BYTES, &standing.encode())
@@ -63,18 +58,15 @@ impl ReplicaHeaderFile {
 
     /// Opens the file.
     pub(crate) fn open(root: &Path) -> Result<ReplicaHeaderFile, ReplicaHeaderFileError> {
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(ReplicaHeaderFile::path(root));
-        ReplicaHeaderFile::of(opened.map_err(ReplicaHeaderFileError::Open)?)
+        let opened = files::open(&ReplicaHeaderFile::path(root), FileAccess::Write);
+        ReplicaHeaderFile::of(opened.map_err(|refusal| ReplicaHeaderFileError::Open(refusal.into()))?)
     }
 
     /// Reads the header without locking the file; `None` if there is no file.
     pub(crate) fn look(root: &Path) -> Result<Option<ReplicaHeader>, ReplicaHeaderFileError> {
-        match File::open(ReplicaHeaderFile::path(root)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(ReplicaHeaderFileError::Open(error)),
+        match files::open(&ReplicaHeaderFile::path(root), FileAccess::Read) {
+            Err(FileRefusal::System(error)) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(refusal) => Err(ReplicaHeaderFileError::Open(refusal.into())),
             Ok(file) => Ok(Some(ReplicaHeaderFile::of(file)?.newest)),
         }
     }

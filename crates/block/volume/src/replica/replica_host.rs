@@ -4,7 +4,7 @@
 //! gone, so that other programs of this machine can open it, for example for a takeover.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +17,7 @@ use netram_block::{VolumeId, VolumeSuperblock};
 use netram_block_machine::ReplicaHeader;
 use netram_block_machine::message::FollowRequest;
 use netram_lender::{CopiesReport, DataService, DataSession, ReplicaReport};
+use netram_process::files::{self, PRIVATE};
 use netram_proto::id::Lsn;
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
 use netram_proto::wire::{ByteReader, Flag, Frame, FrameHeader, FrameKind, RefusalReason};
@@ -136,9 +137,8 @@ impl ReplicaHost {
         };
         fs::create_dir_all(directory).map_err(failed)?;
         let directory = directory.canonicalize().map_err(failed)?;
-        let mut options = OpenOptions::new();
-        options.create(true).truncate(false).write(true);
-        let lock = options.open(directory.join(".lock")).map_err(failed)?;
+        let lock = files::open_or_create(&directory.join(".lock"), PRIVATE)
+            .map_err(|refusal| failed(refusal.into()))?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(ReplicaHostError::InUse(directory));
         }

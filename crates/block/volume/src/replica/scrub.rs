@@ -6,12 +6,14 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use netram_block::{BLOCK_BYTES, DeviceError};
 use netram_lender::ScrubReport;
+use netram_process::files::{self, PRIVATE};
 use serde::{Deserialize, Serialize};
 
 use super::open_replica::ReplicaDisk;
@@ -186,7 +188,11 @@ impl ReplicaScrub {
         let unfinished = self.path.with_extension("new");
         let stored = serde_json::to_vec(&self.record)
             .map_err(std::io::Error::from)
-            .and_then(|text| fs::write(&unfinished, text))
+            .and_then(|text| {
+                // The remains of a process that was killed.
+                let _ = fs::remove_file(&unfinished);
+                files::create_new(&unfinished, PRIVATE)?.write_all(&text)
+            })
             .and_then(|()| fs::rename(&unfinished, &self.path));
         if let Err(error) = stored {
             tracing::debug!(%error, "cannot store the progress of a copy's scrub");

@@ -26,13 +26,14 @@
 mod entry;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::{Duration, Instant, SystemTime};
 
+use netram_process::files::{PRIVATE, create_new};
 use netram_proto::id::Lsn;
 use netram_proto::journal::ForgetNotice;
 use netram_proto::wire::Frame;
@@ -41,7 +42,7 @@ use netram_transport::{ClusterKey, Link, NetAddress, Security, connect};
 use crate::config::JournalConfig;
 use crate::open::{open_log, open_view};
 use crate::owner::JournalOwner;
-use crate::paths::JournalPaths;
+use crate::paths::{JournalPaths, remove};
 
 pub use entry::ForgetEntry;
 
@@ -162,9 +163,9 @@ impl ForgetList {
             .mode(0o700)
             .create(&self.directory)?;
         let (path, unfinished) = (self.file(entry, kind), self.file(entry, "new"));
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let mut file = options.open(&unfinished)?;
+        // The remains of a process that was killed.
+        remove(&unfinished)?;
+        let mut file = create_new(&unfinished, PRIVATE)?;
         file.write_all(entry.to_text().as_bytes())?;
         file.sync_all()?;
         fs::rename(&unfinished, &path)?;

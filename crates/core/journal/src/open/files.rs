@@ -61,7 +61,7 @@ pub(crate) fn open_key(
 
 pub(crate) fn open_sealer(place: &JournalPaths) -> Result<RecordSealer, JournalOpenError> {
     let path = place.key();
-    DataKey::load(&path)
+    DataKey::of(place)
         .map(|key| key.sealer())
         .map_err(|source| JournalOpenError::File { path, source })
 }

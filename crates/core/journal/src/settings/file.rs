@@ -1,11 +1,16 @@
 //! A settings file: TOML with one table for each owner, so that each crate reads its own and an unknown key
 //! is an error.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
+use netram_process::files;
 use serde::de::DeserializeOwned;
 
 use super::SettingsError;
+
+/// Maximum bytes of a settings file, which a person writes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The tables of a settings file that nobody has taken yet.
 #[derive(Clone, Debug)]
@@ -23,10 +28,14 @@ impl SettingsFile {
     ///
     /// [`SettingsError::Unreadable`] if it cannot be read; [`SettingsError::File`] if it is not TOML.
     pub fn read(path: &Path) -> Result<SettingsFile, SettingsError> {
-        let text = std::fs::read_to_string(path).map_err(|source| SettingsError::Unreadable {
+        let unreadable = |source| SettingsError::Unreadable {
             path: path.to_path_buf(),
             source,
-        })?;
+        };
+        // The file says which key is read and where records go: root takes it from nobody else.
+        let bytes = files::read(path, FILE_BYTES_MAX).map_err(|refusal| unreadable(refusal.into()))?;
+        let text = String::from_utf8(bytes)
+            .map_err(|error| unreadable(io::Error::new(io::ErrorKind::InvalidData, error.utf8_error())))?;
         SettingsFile::parse(&text, path)
     }
 

@@ -15,19 +15,20 @@
 mod error;
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 
 use netram_journal::durable;
 use netram_journal::file::DiskFile;
 use netram_journal::{JournalLayout, JournalPaths as JournalPlace};
+use netram_process::files::{self, FileAccess, FileRefusal};
 use netram_proto::journal::SlotPair;
 use netram_sqlite_machine::{FileRole, PROCESS_SLOTS};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use crate::database_disk::{START_BYTES, START_MAGIC};
+use crate::database_disk::{START_BYTES, START_MAGIC, lock_file};
 
 pub use error::DatabaseStateError;
 
@@ -280,12 +281,7 @@ impl DatabasePaths {
             JournalPlace::of(&self.journal_slot(seat), JournalLayout::Directory).create(log_bytes)?;
         }
         let path = self.start();
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(at(&path))?;
+        let file = lock_file(&path).map_err(at(&path))?;
         let told = |error: netram_proto::port::IoError| at(&path)(io::Error::from_raw_os_error(error.errno));
         SlotPair::create(
             &DiskFile::new(file),
@@ -407,8 +403,8 @@ fn file_type_name(named: &Metadata) -> Option<&'static str> {
 
 /// First bytes of a file, if it exists.
 fn head_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+    let file = match files::open(path, FileAccess::Read) {
+        Err(FileRefusal::System(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,
     };
     let mut head = Vec::new();
@@ -417,8 +413,8 @@ fn head_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
 }
 
 fn give(path: &Path, uid: u32, gid: u32) -> Result<(), DatabaseStateError> {
-    chown(path, Some(uid), Some(gid)).map_err(at(path))?;
-    if path.is_dir() {
+    lchown(path, Some(uid), Some(gid)).map_err(at(path))?;
+    if path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
         for entry in fs::read_dir(path).map_err(at(path))? {
             give(&entry.map_err(at(path))?.path(), uid, gid)?;
         }

@@ -4,14 +4,13 @@
 //! Tasks are done in the order of the machine's actions. When [`JOINING_BYTES_MAX`] bytes of them wait,
 //! nothing more is read from the link ([`CopyQueue::is_full`]).
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use netram_journal::settings::JournalSettings;
-use netram_journal::{Journal, JournalConfig, JournalPaths};
+use netram_journal::{Journal, JournalConfig, JournalPaths, durable};
 use netram_proto::journal::{ServerAck, View, Voter};
 use netram_proto::wire::ChainPoint;
 use netram_rvm::{
@@ -381,7 +380,7 @@ fn give_lenders(
     // Stored as a store's settings file, so that an offline merge finds the lenders.
     let path = JournalPaths::at(root).settings();
     let text = String::from_utf8_lossy(&opening.settings);
-    fs::write(&path, text.as_bytes()).map_err(|cause| JoinError::Directory {
+    durable::replace(&path, text.as_bytes()).map_err(|cause| JoinError::Directory {
         path: path.clone(),
         cause,
     })?;

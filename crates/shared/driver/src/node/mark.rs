@@ -17,6 +17,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use netram_journal::file::io_error;
+use netram_process::files::{self, PRIVATE};
 use netram_proto::failure::{CallError, SystemCall};
 use netram_proto::id::{JournalId, Lsn};
 use netram_shared_machine::message::OrphanJournalId;
@@ -73,7 +74,9 @@ impl JournalMark {
         }
         let of = |call| move |error: io::Error| io_error(&error).of(call);
         let new = self.root.join(NEW);
-        let mut file = File::create(&new).map_err(of(SystemCall::Open))?;
+        // The remains of a process that was killed.
+        let _ = fs::remove_file(&new);
+        let mut file = files::create_new(&new, PRIVATE).map_err(of(SystemCall::Open))?;
         file.write_all(text.as_bytes()).map_err(of(SystemCall::Write))?;
         file.sync_all().map_err(of(SystemCall::Sync))?;
         // Opened before the rename: if the directory cannot be opened, nothing has changed.

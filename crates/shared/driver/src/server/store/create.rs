@@ -1,9 +1,11 @@
 //! Creates a region.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use netram_process::files::{self, FileAccess, PRIVATE};
 use netram_proto::port::Durability;
 use netram_rvm::{MapError, RvmCommitError, SegmentError};
 use netram_shared_machine::RegionId;
@@ -180,8 +182,11 @@ fn make(
     };
     fs::set_permissions(root, fs::Permissions::from_mode(0o700)).map_err(system(root))?;
     let path = root.join(NODES);
-    fs::write(&path, &plan.nodes_settings)
-        .and_then(|()| fs::File::open(&path)?.sync_all())
+    files::create_new(&path, PRIVATE)
+        .and_then(|mut file| {
+            file.write_all(plan.nodes_settings.as_bytes())?;
+            file.sync_all()
+        })
         .and_then(|()| fs::File::open(root)?.sync_all())
         .map_err(system(&path))?;
     let id = region_id().map_err(system(root))?;
@@ -191,9 +196,8 @@ fn make(
     let path = root.join(REGION);
     segment(&memory, &path, plan.bytes)?;
     // The region is not mapped yet, and the log has no record of it.
-    fs::File::options()
-        .write(true)
-        .open(&path)
+    files::open(&path, FileAccess::Write)
+        .map_err(std::io::Error::from)
         .and_then(|file| fill(&file))
         .map_err(system(&path))?;
     let words = segment(&memory, &root.join(TABLE), table.places().bytes())?;

@@ -28,10 +28,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use netram_journal::JournalRecovery;
+use netram_process::files::{self, FileRefusal};
 use netram_proto::id::Lsn;
 use netram_proto::port::{CommitTicket, Durability, RecordLog, WaitError};
 use netram_proto::wire::ChainPoint;
 use netram_rvm::{MapError, RvmCommitError};
+use netram_shared_machine::limit::SETTINGS_BYTES_MAX;
 use netram_shared_machine::{NodeId, Position, RecordNumber};
 use netram_store::{JournaledRvm, Region, RestoreMode, SettingsError, Store, StoreError, StoreSettings};
 
@@ -274,9 +276,9 @@ impl RegionStore {
     ///
     /// The system's error, if the file exists and cannot be read.
     pub fn nodes_settings(&self) -> std::io::Result<Vec<u8>> {
-        match std::fs::read(self.root.join(NODES)) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-            read => read,
+        match files::read(&self.root.join(NODES), SETTINGS_BYTES_MAX as u64) {
+            Err(FileRefusal::System(error)) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            read => Ok(read?),
         }
     }
 
