@@ -1,15 +1,15 @@
 //! The backing file system: a directory on a disk and everything below it.
 //!
-//! Paths are relative to that directory. The kernel is asked not to follow them out of it or through symbolic
-//! links (`openat2`).
+//! Paths are relative to that directory, and lead neither out of it nor through symbolic links
+//! ([`OpenDirectory`]).
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use netram_files::limit::XATTR_BYTES_MAX;
@@ -19,21 +19,26 @@ use netram_files::{
 };
 use netram_proto::port::IoError;
 use rustix::fs::{
-    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, RawMode, RenameFlags, ResolveFlags, Stat, StatVfs,
-    StatxFlags, Timespec, Timestamps, UTIME_OMIT, XattrFlags, chmodat, chownat, fallocate, fchmod, fchown,
-    fcntl_getfl, fgetxattr, flistxattr, fremovexattr, fsetxattr, fstatvfs, fsync, ftruncate, futimens,
-    getxattr, linkat, listxattr, mkdirat, openat2, readlinkat, removexattr, renameat_with, setxattr, statat,
-    statx, symlinkat, syncfs, unlinkat, utimensat,
+    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, RawMode, RenameFlags, Stat, StatVfs, StatxFlags,
+    Timespec, Timestamps, UTIME_OMIT, XattrFlags, chmod, chownat, fallocate, fchmod, fchown, fcntl_getfl,
+    fgetxattr, flistxattr, fremovexattr, fsetxattr, fstat, fstatvfs, fsync, ftruncate, futimens, getxattr,
+    linkat, listxattr, mkdirat, readlinkat, removexattr, renameat_with, setxattr, statat, statx, symlinkat,
+    syncfs, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
+
+use crate::open_directory::{OpenDirectory, path_of, system_path};
+use crate::replay_rights::ReplayRights;
 
 const PERMISSIONS: u32 = 0o7777;
 
 /// A directory on a disk.
 #[derive(Debug)]
 pub(crate) struct BackingFs {
-    root: OwnedFd,
+    root: OpenDirectory,
+    /// Owners and permissions that a replayed record may give.
+    rights: ReplayRights,
     /// Delay added to every sync; zero unless a benchmark models a slower disk.
     sync_delay: Duration,
 }
@@ -50,36 +55,46 @@ fn io_error_of(error: &io::Error) -> IoError {
     }
 }
 
-/// Path for system calls: `.` for the directory itself.
-fn system_path(path: &[u8]) -> &Path {
-    let path = if path.is_empty() { b"." } else { path };
-    Path::new(OsStr::from_bytes(path))
-}
-
 impl BackingFs {
-    /// The directory at `path`, with `sync_delay` added to every sync.
-    pub(crate) fn at(path: &Path, sync_delay: Duration) -> io::Result<BackingFs> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    /// The files below `root`, with `sync_delay` added to every sync. Until [`BackingFs::end_replay`] it
+    /// carries out what a journal says, and afterwards what programs do.
+    pub(crate) fn of(root: OpenDirectory, sync_delay: Duration) -> io::Result<BackingFs> {
         Ok(BackingFs {
-            root: rustix::fs::open(path, flags, Mode::empty())?,
+            rights: ReplayRights::of(&fstat(&root)?),
+            root,
             sync_delay,
         })
     }
 
+    /// Carries out what programs do from now on. Returns the number of files that kept their owner, or lost
+    /// set-id bits, against what the journal says.
+    pub(crate) fn end_replay(&self) -> usize {
+        self.rights.end()
+    }
+
     fn descriptor(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        openat2(&self.root, system_path(path), flags, Mode::empty(), resolve)
+        self.root.open(path, flags, Mode::empty())
+    }
+
+    fn create(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        self.root.open(path, flags, Mode::RUSR | Mode::WUSR)
     }
 
     /// Attributes of a path, without following a symbolic link.
     pub(crate) fn stat(&self, path: &[u8]) -> Result<Stat, IoError> {
-        statat(&self.root, system_path(path), AtFlags::SYMLINK_NOFOLLOW).map_err(io_error_of_errno)
+        self.named(path).map_err(io_error_of_errno)
+    }
+
+    fn named(&self, path: &[u8]) -> Result<Stat, Errno> {
+        let (parent, name) = self.root.parent_of(path)?;
+        statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)
     }
 
     /// Target of a symbolic link.
     pub(crate) fn target(&self, path: &[u8]) -> Result<CString, IoError> {
-        readlinkat(&self.root, system_path(path), Vec::new()).map_err(io_error_of_errno)
+        let (parent, name) = self.root.parent_of(path).map_err(io_error_of_errno)?;
+        readlinkat(&parent, name, Vec::new()).map_err(io_error_of_errno)
     }
 
     /// Free and total space of the file system.
@@ -131,8 +146,10 @@ impl BackingFs {
             Err(Errno::LOOP) => Ok(None),
             Err(Errno::ACCESS) => {
                 let file = self.descriptor(path, OFlags::PATH)?;
-                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-                Ok(Some(Subject::Named { path, _file: file }))
+                Ok(Some(Subject::Named {
+                    path: path_of(&file),
+                    _file: file,
+                }))
             }
             opened => Ok(Some(Subject::Open(opened?))),
         }
@@ -146,18 +163,12 @@ impl BackingFs {
             Err(Errno::ACCESS) => (),
             opened => return opened,
         }
-        let there = statat(&self.root, system_path(path), AtFlags::SYMLINK_NOFOLLOW)?;
+        let file = self.descriptor(path, OFlags::PATH)?;
+        let there = fstat(&file)?;
         if there.st_uid != rustix::process::geteuid().as_raw() {
             return Err(Errno::ACCESS);
         }
-        let set = |mode| {
-            chmodat(
-                &self.root,
-                system_path(path),
-                Mode::from_raw_mode(mode),
-                AtFlags::empty(),
-            )
-        };
+        let set = |mode| chmod(path_of(&file), Mode::from_raw_mode(mode));
         let mode = there.st_mode & PERMISSIONS;
         set(mode | needed)?;
         let opened = self.descriptor(path, flags);
@@ -182,49 +193,90 @@ impl BackingFs {
     }
 
     fn set_owner_and_mode(&self, fd: BorrowedFd<'_>, made: &InodeSpec<'_>) -> Result<(), Errno> {
-        let there = rustix::fs::fstat(fd)?;
+        let there = fstat(fd)?;
         let FileOwner { user, group } = made.owner;
         // Without root, `chown` fails even if it would change nothing.
         if (there.st_uid, there.st_gid) != (user, group) {
-            fchown(fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
+            let given = fchown(fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)));
+            self.rights.unless_withheld(&there, given)?;
         }
-        fchmod(fd, Mode::from_raw_mode(made.mode & PERMISSIONS))
+        let mode = self.rights.mode(&fstat(fd)?, made.mode & PERMISSIONS);
+        fchmod(fd, Mode::from_raw_mode(mode))
     }
 
     fn make_file(&self, path: &[u8], made: &InodeSpec<'_>) -> Result<(), Errno> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        let file = openat2(
-            &self.root,
-            system_path(path),
-            flags,
-            Mode::RUSR | Mode::WUSR,
-            resolve,
-        )?;
+        let file = self.create(path)?;
         self.set_owner_and_mode(file.as_fd(), made)
     }
 
     fn make_directory(&self, path: &[u8], made: &InodeSpec<'_>) -> Result<(), Errno> {
-        mkdirat(&self.root, system_path(path), Mode::RWXU)?;
+        let (parent, name) = self.root.parent_of(path)?;
+        mkdirat(&parent, name, Mode::RWXU)?;
         let directory = self.descriptor(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         self.set_owner_and_mode(directory.as_fd(), made)
     }
 
     fn make_symlink(&self, path: &[u8], made: &InodeSpec<'_>) -> Result<(), Errno> {
-        symlinkat(system_path(made.target), &self.root, system_path(path))?;
-        let there = statat(&self.root, system_path(path), AtFlags::SYMLINK_NOFOLLOW)?;
+        let (parent, name) = self.root.parent_of(path)?;
+        symlinkat(system_path(made.target), &parent, name)?;
+        let there = statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let FileOwner { user, group } = made.owner;
         if (there.st_uid, there.st_gid) == (user, group) {
             return Ok(());
         }
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
-        chownat(
-            &self.root,
-            system_path(path),
-            Some(user),
-            Some(group),
-            AtFlags::SYMLINK_NOFOLLOW,
-        )
+        let given = chownat(&parent, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW);
+        self.rights.unless_withheld(&there, given)
+    }
+
+    fn set_named_attributes(&self, path: &[u8], attributes: &AttributeChange) -> Result<(), Errno> {
+        let AttributeChange {
+            mode,
+            user,
+            group,
+            accessed,
+            modified,
+        } = *attributes;
+        let (parent, name) = self.root.parent_of(path)?;
+        if user.is_some() || group.is_some() {
+            let (user, group) = (user.map(Uid::from_raw), group.map(Gid::from_raw));
+            let there = statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            let given = chownat(&parent, name, user, group, AtFlags::SYMLINK_NOFOLLOW);
+            self.rights.unless_withheld(&there, given)?;
+        }
+        // After the owner: changing that clears set-user-id.
+        if let Some(mode) = mode {
+            // The name may be a link by now. Its own file cannot: it is open.
+            let file = self.descriptor(path, OFlags::PATH)?;
+            let mode = self.rights.mode(&fstat(&file)?, mode as RawMode & PERMISSIONS);
+            chmod(path_of(&file), Mode::from_raw_mode(mode))?;
+        }
+        if accessed.is_some() || modified.is_some() {
+            let times = times(accessed, modified);
+            utimensat(&parent, name, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        Ok(())
+    }
+
+    /// Sets an extended attribute, or removes it. Not one that gives rights, if the journal may not.
+    fn set_named_xattr(&self, path: &[u8], name: &[u8], value: Option<&[u8]>) -> Result<(), Errno> {
+        let (subject, flags) = (self.subject(path)?, XattrFlags::empty());
+        if value.is_some() && self.rights.withholds_xattr(name, || self.named(path))? {
+            return Ok(());
+        }
+        let name = OsStr::from_bytes(name);
+        let done = match (subject, value) {
+            (None, _) => Err(Errno::PERM),
+            (Some(Subject::Open(file)), Some(value)) => fsetxattr(&file, name, value, flags),
+            (Some(Subject::Named { path, .. }), Some(value)) => setxattr(&path, name, value, flags),
+            (Some(Subject::Open(file)), None) => fremovexattr(&file, name),
+            (Some(Subject::Named { path, .. }), None) => removexattr(&path, name),
+        };
+        match (done, value) {
+            // When replayed after a crash, the attribute may be gone already.
+            (Err(Errno::NODATA), None) => Ok(()),
+            (done, _) => done,
+        }
     }
 }
 
@@ -233,7 +285,7 @@ enum Subject {
     Open(OwnedFd),
     /// A path in `/proc` to the descriptor, valid while `_file` is open.
     Named {
-        path: String,
+        path: PathBuf,
         _file: OwnedFd,
     },
 }
@@ -280,22 +332,11 @@ impl FileTree for BackingFs {
     }
 
     fn stage(&self, path: &[u8], made: &InodeSpec<'_>) -> Result<(File, InodeIdentity), IoError> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        let make = || {
-            openat2(
-                &self.root,
-                system_path(path),
-                flags,
-                Mode::RUSR | Mode::WUSR,
-                resolve,
-            )
-        };
-        let file = match make() {
+        let file = match self.create(path) {
             // Left behind by a creation that could not be renamed.
             Err(Errno::EXIST) => {
                 self.remove(path, false)?;
-                make()
+                self.create(path)
             }
             made => made,
         };
@@ -394,14 +435,12 @@ impl FileTree for BackingFs {
     }
 
     fn link(&self, path: &[u8], new: &[u8]) -> Result<(), IoError> {
-        linkat(
-            &self.root,
-            system_path(path),
-            &self.root,
-            system_path(new),
-            AtFlags::empty(),
-        )
-        .map_err(io_error_of_errno)
+        let link = || {
+            let (from, old_name) = self.root.parent_of(path)?;
+            let (to, new_name) = self.root.parent_of(new)?;
+            linkat(&from, old_name, &to, new_name, AtFlags::empty())
+        };
+        link().map_err(io_error_of_errno)
     }
 
     fn remove(&self, path: &[u8], directory: bool) -> Result<(), IoError> {
@@ -409,7 +448,8 @@ impl FileTree for BackingFs {
             true => AtFlags::REMOVEDIR,
             false => AtFlags::empty(),
         };
-        unlinkat(&self.root, system_path(path), flags).map_err(io_error_of_errno)
+        let (parent, name) = self.root.parent_of(path).map_err(io_error_of_errno)?;
+        unlinkat(&parent, name, flags).map_err(io_error_of_errno)
     }
 
     fn rename(&self, from: &[u8], to: &[u8], exchange: bool) -> Result<(), IoError> {
@@ -417,8 +457,12 @@ impl FileTree for BackingFs {
             true => RenameFlags::EXCHANGE,
             false => RenameFlags::empty(),
         };
-        renameat_with(&self.root, system_path(from), &self.root, system_path(to), flags)
-            .map_err(io_error_of_errno)
+        let rename = || {
+            let (old, old_name) = self.root.parent_of(from)?;
+            let (new, new_name) = self.root.parent_of(to)?;
+            renameat_with(&old, old_name, &new, new_name, flags)
+        };
+        rename().map_err(io_error_of_errno)
     }
 
     fn set_attributes_of_file(&self, file: &File, attributes: &AttributeChange) -> Result<(), IoError> {
@@ -451,52 +495,12 @@ impl FileTree for BackingFs {
     }
 
     fn set_attributes(&self, path: &[u8], attributes: &AttributeChange) -> Result<(), IoError> {
-        let AttributeChange {
-            mode,
-            user,
-            group,
-            accessed,
-            modified,
-        } = *attributes;
-        if user.is_some() || group.is_some() {
-            let (user, group) = (user.map(Uid::from_raw), group.map(Gid::from_raw));
-            chownat(
-                &self.root,
-                system_path(path),
-                user,
-                group,
-                AtFlags::SYMLINK_NOFOLLOW,
-            )
-            .map_err(io_error_of_errno)?;
-        }
-        // After the owner: changing that clears set-user-id.
-        if let Some(mode) = mode {
-            let mode = Mode::from_raw_mode(mode as RawMode & PERMISSIONS);
-            chmodat(&self.root, system_path(path), mode, AtFlags::empty()).map_err(io_error_of_errno)?;
-        }
-        if accessed.is_some() || modified.is_some() {
-            let times = times(accessed, modified);
-            utimensat(&self.root, system_path(path), &times, AtFlags::SYMLINK_NOFOLLOW)
-                .map_err(io_error_of_errno)?;
-        }
-        Ok(())
+        self.set_named_attributes(path, attributes)
+            .map_err(io_error_of_errno)
     }
 
     fn set_xattr(&self, path: &[u8], name: &[u8], value: Option<&[u8]>) -> Result<(), IoError> {
-        let name = OsStr::from_bytes(name);
-        let flags = XattrFlags::empty();
-        let done = match (self.subject(path).map_err(io_error_of_errno)?, value) {
-            (None, _) => Err(Errno::PERM),
-            (Some(Subject::Open(file)), Some(value)) => fsetxattr(&file, name, value, flags),
-            (Some(Subject::Named { path, .. }), Some(value)) => setxattr(&path, name, value, flags),
-            (Some(Subject::Open(file)), None) => fremovexattr(&file, name),
-            (Some(Subject::Named { path, .. }), None) => removexattr(&path, name),
-        };
-        match (done, value) {
-            // When replayed after a crash, the attribute may be gone already.
-            (Err(Errno::NODATA), None) => Ok(()),
-            (done, _) => done.map_err(io_error_of_errno),
-        }
+        self.set_named_xattr(path, name, value).map_err(io_error_of_errno)
     }
 
     fn list(&self, path: &[u8]) -> Result<Vec<ListedEntry>, IoError> {
@@ -521,7 +525,9 @@ impl FileTree for BackingFs {
     }
 
     fn identity(&self, path: &[u8]) -> Result<InodeIdentity, IoError> {
-        let (_, identity) = identify(self.root.as_fd(), path).map_err(io_error_of_errno)?;
+        let (parent, name) = self.root.parent_of(path).map_err(io_error_of_errno)?;
+        let name = name.as_os_str().as_bytes();
+        let (_, identity) = identify(parent.as_fd(), name).map_err(io_error_of_errno)?;
         Ok(identity)
     }
 

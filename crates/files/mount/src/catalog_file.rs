@@ -1,11 +1,12 @@
 //! The catalog's file, replaced atomically.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use netram_files::CatalogStore;
 use netram_journal::durable;
+use netram_process::files::{self, FileAccess, FileRefusal};
 use netram_proto::port::IoError;
 
 /// The file that stores the catalog.
@@ -31,11 +32,20 @@ impl CatalogFile {
 
 impl CatalogStore for CatalogFile {
     fn load(&self) -> Result<Option<Vec<u8>>, IoError> {
-        match fs::read(&self.path) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(io_error_of(error)),
-        }
+        let mut file = match files::open(&self.path, FileAccess::Read) {
+            Ok(file) => file,
+            Err(FileRefusal::System(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(refusal) => {
+                let path = self.path.display();
+                tracing::error!(%path, %refusal, "the catalog is not read");
+                return Err(IoError {
+                    errno: refusal.errno(),
+                });
+            }
+        };
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(io_error_of)?;
+        Ok(Some(bytes))
     }
 
     fn store(&self, bytes: &[u8]) -> Result<(), IoError> {

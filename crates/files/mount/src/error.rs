@@ -69,6 +69,17 @@ pub enum MountError {
         /// Number of its group.
         group: u32,
     },
+    /// Root mounts or recovers with its own rights, and the journal is another user's.
+    #[error("the journal {} belongs to user {user}, and root carries out no records of a user's: run the command as that user, or give the journal to root (chown -R root)", .journal.display())]
+    ForeignJournal {
+        /// The journal.
+        journal: PathBuf,
+        /// Number of its owner.
+        user: u32,
+    },
+    /// Root's journal lies where another user can replace it.
+    #[error(transparent)]
+    Exposed(#[from] netram_process::rights::RightsError),
     /// The journal could not be created.
     #[error(transparent)]
     Create(#[from] netram_journal::JournalCreateError),

@@ -14,6 +14,10 @@
 //! | `fuse` | the kernel's requests, answered from `netram_files::JournaledDirectory` |
 //! | `backing_fs` | the backing file system |
 //! | `backing_directory` | a taken directory and the place of its files |
+//! | `open_directory` | names below an open directory, resolved without links |
+//! | `private_directory` | the directory in a taken one that only its mounter can use |
+//! | `replay_rights` | owners and permissions that a replayed record may give |
+//! | `place` | puts the mount over the open directory |
 //! | `catalog_file` | the catalog's file |
 //! | `stamp` | the journal's progress recorded beside the files, by which an older journal is refused |
 //! | [`users()`] | processes that have files open in a directory |
@@ -29,6 +33,10 @@ mod error;
 mod fuse;
 mod maintenance;
 mod mount;
+mod open_directory;
+mod place;
+mod private_directory;
+mod replay_rights;
 mod stamp;
 mod users;
 
@@ -36,7 +44,7 @@ pub use backing_directory::BackingDirectoryError;
 pub use error::MountError;
 pub use mount::{
     Mount, MountOptions, MountReport, check, create_journal, is_given_back_within, is_mounted, journal_of,
-    recover, unmount,
+    owner_of_mount, recover, unmount,
 };
 pub use netram_files::DirectoryRecovery;
 pub use stamp::StaleJournal;

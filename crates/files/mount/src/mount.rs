@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -13,10 +12,11 @@ use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use netram_files::{ChangeError, DirectoryOpenError, DirectoryRecovery, DirectoryStatus, JournaledDirectory};
 use netram_journal::settings::JournalSettings;
 use netram_journal::{Journal, JournalLayout, JournalPaths};
+use netram_process::rights::{PathOwner, is_roots, owner_of};
 use netram_proto::planted::FaultSwitch;
 use netram_proto::port::Durability;
 use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, unmount as unmount_at};
+use rustix::mount::UnmountFlags;
 use rustix::process::{getegid, geteuid};
 
 use crate::backing_directory::BackingDirectory;
@@ -26,6 +26,7 @@ use crate::descriptors;
 use crate::error::MountError;
 use crate::fuse::FuseFilesystem;
 use crate::maintenance::MaintenanceThreads;
+use crate::place::{mount_over, unmount_at};
 use crate::stamp::{JournalStamp, StampFile};
 use crate::users::{users, users_of_mount};
 
@@ -118,22 +119,22 @@ pub fn check(dir: &Path, journal: &Path) -> Result<(), MountError> {
         Err(_) => std::path::absolute(journal).unwrap_or_else(|_| journal.to_path_buf()),
     };
     are_apart(&dir, &journal)?;
-    if !is_mounted(&dir) && !BackingDirectory::at(&dir).is_taken() {
-        is_of_user(&dir)?;
+    if !is_mounted(&dir) {
+        let taken = BackingDirectory::open(&dir)?;
+        if !taken.is_taken() {
+            is_of_user(&dir, &taken)?;
+        }
     }
     can_mount().map_err(|source| MountError::Fuse { dir, source })
 }
 
 /// Whether this user can make a directory with the owner and group of `dir`: its files move into one.
-fn is_of_user(dir: &Path) -> Result<(), MountError> {
-    let found = fs::metadata(dir).map_err(|source| MountError::NoDirectory {
-        dir: dir.to_path_buf(),
-        source,
-    })?;
+fn is_of_user(dir: &Path, taken: &BackingDirectory) -> Result<(), MountError> {
+    let found = taken.attributes()?;
     if geteuid().is_root() {
         return Ok(());
     }
-    let (user, group) = (found.uid(), found.gid());
+    let (user, group) = (found.st_uid, found.st_gid);
     let groups = rustix::process::getgroups().unwrap_or_default();
     let is_member = group == getegid().as_raw() || groups.iter().any(|one| one.as_raw() == group);
     match user == geteuid().as_raw() && is_member {
@@ -287,7 +288,7 @@ pub fn recover(dir: &Path, accept_loss: bool) -> Result<DirectoryRecovery, Mount
             false => return Err(MountError::Mounted { dir }),
         }
     }
-    let journal = BackingDirectory::at(&dir).journal()?;
+    let journal = BackingDirectory::open(&dir)?.journal()?;
     let options = MountOptions {
         accept_loss,
         ..MountOptions::default()
@@ -342,8 +343,13 @@ fn by_helper(dir: &Path, flags: &[&str]) -> Result<(), MountError> {
 
 /// Whether a directory is given back within `patience`.
 pub fn is_given_back_within(dir: &Path, patience: Duration) -> bool {
-    let (ground, until) = (BackingDirectory::at(dir), Instant::now() + patience);
-    while ground.is_taken() {
+    let until = Instant::now() + patience;
+    let is_taken = || {
+        let dir = resolve(dir).ok();
+        let opened = dir.and_then(|dir| BackingDirectory::open(&dir).ok());
+        opened.is_some_and(|taken| taken.is_taken())
+    };
+    while is_taken() {
         if Instant::now() > until {
             return false;
         }
@@ -358,7 +364,38 @@ pub fn is_given_back_within(dir: &Path, patience: Duration) -> bool {
 ///
 /// There is no such directory, or netram has not taken it.
 pub fn journal_of(dir: &Path) -> Result<PathBuf, MountError> {
-    Ok(BackingDirectory::at(&resolve(dir)?).journal()?)
+    Ok(BackingDirectory::open(&resolve(dir)?)?.journal()?)
+}
+
+/// The user with whose rights root must recover a directory: its owner, who mounted it. `None`: root mounted
+/// it, or nobody did, or this process is not root. A mount whose server is gone is taken off first, as by
+/// [`recover`].
+///
+/// # Errors
+///
+/// There is no such directory, or the dead mount cannot be taken off.
+pub fn owner_of_mount(dir: &Path) -> Result<Option<PathOwner>, MountError> {
+    let dir = resolve(dir)?;
+    if !geteuid().is_root() {
+        return Ok(None);
+    }
+    if is_mounted(&dir) {
+        match is_unresponsive(&dir) {
+            true => detach(&dir)?,
+            false => return Ok(None),
+        }
+    }
+    let taken = BackingDirectory::open(&dir)?;
+    let directory = taken.attributes()?;
+    Ok(match taken.owner_of_private() {
+        // Another owner than the directory's is refused when it is opened.
+        Some(owner) if !is_roots(owner) && owner == directory.st_uid => Some(PathOwner {
+            user: owner,
+            group: directory.st_gid,
+            path: dir,
+        }),
+        _ => None,
+    })
 }
 
 /// Whether netram has mounted a directory there.
@@ -437,12 +474,17 @@ fn take_directory(
     asked: MountOptions,
 ) -> Result<(MountState, DirectoryRecovery), MountError> {
     are_apart(dir, journal)?;
+    // Before anything of it is read: its settings name a key, and its records are carried out.
+    if let Some(PathOwner { user, .. }) = owner_of([journal])? {
+        let journal = journal.to_path_buf();
+        return Err(MountError::ForeignJournal { journal, user });
+    }
     let mut settings = JournalSettings::of(&JournalPaths::at(journal))?;
     settings.accept_loss |= asked.accept_loss;
     let loss_accepted = settings.accept_loss;
     let mut config = settings.journal_config()?;
     config.modelled_sync_delay = asked.modelled_sync_delay;
-    let ground = BackingDirectory::at(dir);
+    let ground = BackingDirectory::open(dir)?;
     // A file opened before the mount would be written without records.
     if let Some(user) = users(dir).into_iter().next() {
         return Err(MountError::InUse {
@@ -450,14 +492,17 @@ fn take_directory(
             user,
         });
     }
-    JournalStamp::check(&ground.stamp(), &ground.files(), journal).map_err(|older| {
-        MountError::StaleJournal {
-            dir: dir.to_path_buf(),
-            older,
-        }
-    })?;
+    let private = ground.private()?;
+    if let Some(private) = &private {
+        JournalStamp::check(private, &ground.files_path(), journal).map_err(|older| {
+            MountError::StaleJournal {
+                dir: dir.to_path_buf(),
+                older,
+            }
+        })?;
+    }
+    let was_taken = private.is_some();
     let (log, _) = Journal::open(journal, config)?;
-    let was_taken = ground.is_taken();
     ground.take(journal)?;
     let failed = |source: DirectoryOpenError| {
         // Recovery that fails has changed nothing. A directory that was not taken before gets its files back.
@@ -469,9 +514,12 @@ fn take_directory(
             source,
         }
     };
-    let files = ground.files();
-    let beneath = BackingFs::at(&files, asked.modelled_sync_delay)
-        .map_err(|source| MountError::NoDirectory { dir: files, source })?;
+    let beneath = BackingFs::of(ground.files()?, asked.modelled_sync_delay).map_err(|source| {
+        MountError::NoDirectory {
+            dir: ground.files_path(),
+            source,
+        }
+    })?;
     let options = netram_files::DirectoryOptions {
         journal: log.id(),
         durability: asked.durability,
@@ -480,7 +528,7 @@ fn take_directory(
         planted: FaultSwitch::NONE,
     };
     let catalog = CatalogFile::of(journal);
-    let stamp = StampFile::begin(&ground.stamp(), &log);
+    let stamp = StampFile::begin(ground.known_private()?, &log);
     let (directory, recovered) = match JournaledDirectory::open(log, beneath, catalog, options) {
         Ok(opened) => opened,
         Err(refusal) => {
@@ -488,6 +536,15 @@ fn take_directory(
             return Err(failed(refusal));
         }
     };
+    let withheld = directory.tree().end_replay();
+    if withheld > 0 {
+        tracing::warn!(
+            directory = %dir.display(),
+            files = withheld,
+            "some files kept the owner who recovered them, or lost set-id bits: the journal gives them rights that the \
+             directory's owner lacks; look at them (ls -l)"
+        );
+    }
     let held = MountState {
         journaled: directory,
         dir: dir.to_path_buf(),
@@ -498,8 +555,14 @@ fn take_directory(
 }
 
 fn start(held: &Arc<MountState>, options: MountOptions) -> io::Result<BackgroundSession> {
-    let root = geteuid().is_root();
     let mut config = Config::default();
+    config.n_threads = Some(options.threads);
+    config.clone_fd = options.threads > 1;
+    let face = FuseFilesystem::new(Arc::clone(held), options.passthrough);
+    if geteuid().is_root() {
+        config.acl = SessionACL::All;
+        return mount_over(held.backing.handle(), face, SOURCE, config);
+    }
     config.mount_options = vec![
         MountOption::FSName(SOURCE.to_owned()),
         MountOption::Subtype(SOURCE.to_owned()),
@@ -508,10 +571,7 @@ fn start(held: &Arc<MountState>, options: MountOptions) -> io::Result<Background
         MountOption::NoSuid,
         MountOption::NoAtime,
     ];
-    config.acl = if root { SessionACL::All } else { SessionACL::Owner };
-    config.n_threads = Some(options.threads);
-    config.clone_fd = options.threads > 1;
-    let face = FuseFilesystem::new(Arc::clone(held), options.passthrough);
+    config.acl = SessionACL::Owner;
     Session::new(face, &held.dir, &config)?.spawn()
 }
 

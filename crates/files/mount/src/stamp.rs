@@ -21,10 +21,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use netram_journal::durable;
 use netram_journal::{Journal, JournalInspector};
 use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::wire::{ByteReader, crc32c};
+
+use crate::backing_directory::STAMP;
+use crate::private_directory::PrivateDirectory;
 
 const MAGIC: &[u8; 8] = b"NETRAMST";
 const CRC_AT: usize = 40;
@@ -58,7 +60,7 @@ pub struct StaleJournal {
 /// A directory's stamp file, kept up to date.
 #[derive(Debug)]
 pub(crate) struct StampFile {
-    path: PathBuf,
+    private: PrivateDirectory,
     /// Content before this epoch, or `None` if there was no stamp.
     before: Option<Vec<u8>>,
     /// The open file and its content. `None`: the disk refused it.
@@ -99,8 +101,12 @@ impl JournalStamp {
 
     /// Refuses a journal older than the files. Changes nothing and asks no lender. An unreadable journal is
     /// left to the open to report, and another journal's id to the catalog.
-    pub(crate) fn check(file: &Path, files: &Path, journal: &Path) -> Result<(), Box<StaleJournal>> {
-        let bytes = std::fs::read(file).ok();
+    pub(crate) fn check(
+        private: &PrivateDirectory,
+        files: &Path,
+        journal: &Path,
+    ) -> Result<(), Box<StaleJournal>> {
+        let bytes = private.read(STAMP).ok().flatten();
         let Some(stamp) = bytes.and_then(|bytes| JournalStamp::decode(&bytes)) else {
             return Ok(());
         };
@@ -127,38 +133,37 @@ impl JournalStamp {
             epoch: view.epoch,
             end,
             files: files.to_path_buf(),
-            file: file.to_path_buf(),
+            file: private.path_of(STAMP),
         }))
     }
 }
 
 impl StampFile {
     /// Records durably that this epoch of the journal changes the files from now on.
-    pub(crate) fn begin(path: &Path, journal: &Journal) -> StampFile {
+    pub(crate) fn begin(private: PrivateDirectory, journal: &Journal) -> StampFile {
         let file = StampFile {
-            path: path.to_path_buf(),
-            before: std::fs::read(path).ok(),
+            before: private.read(STAMP).ok().flatten(),
+            private,
             written: Mutex::new(None),
         };
         let written = file.create(JournalStamp::of(journal));
         if let Err(error) = &written {
-            let stamp = path.display();
-            tracing::warn!(%error, %stamp, "the stamp could not be written, so an older copy of the journal would not be refused; retrying");
+            let stamp = file.private.path_of(STAMP);
+            tracing::warn!(%error, stamp = %stamp.display(), "the stamp could not be written, so an older copy of the journal would not be refused; retrying");
         }
         *file.written.lock().unwrap_or_else(PoisonError::into_inner) = written.ok();
         file
     }
 
     fn create(&self, stamp: JournalStamp) -> io::Result<(File, JournalStamp)> {
-        durable::replace(&self.path, &stamp.encode())?;
-        Ok((File::options().write(true).open(&self.path)?, stamp))
+        Ok((self.private.replace(STAMP, &stamp.encode())?, stamp))
     }
 
     /// Restores the previous stamp: nothing was changed in this epoch.
     pub(crate) fn restore(self) {
         let restored = match &self.before {
-            Some(bytes) => durable::replace(&self.path, bytes),
-            None => std::fs::remove_file(&self.path),
+            Some(bytes) => self.private.replace(STAMP, bytes).map(drop),
+            None => self.private.remove(STAMP),
         };
         if let Err(error) = restored {
             tracing::debug!(%error, "the previous stamp could not be restored");
