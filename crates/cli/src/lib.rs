@@ -20,6 +20,7 @@ pub mod log;
 mod notify;
 pub mod options;
 pub mod output;
+mod rights;
 mod settings;
 pub mod signals;
 mod tips;
@@ -157,6 +158,11 @@ fn run<P: Program>() -> ExitCode {
     let matches = matches.unwrap_or_else(|error| tips::with_tip(error).exit());
     let parsed = P::from_arg_matches(&matches);
     let program = parsed.unwrap_or_else(|error| error.format(&mut grammar::<P>()).exit());
+    // Before any other thread has started, and anything but this program's own files is open.
+    if let Err(error) = rights::take(&matches) {
+        output::complain(&error);
+        return ExitCode::from(FAILED);
+    }
     log::start(program.log(), program.is_quiet());
     if program.is_service() {
         descriptors::raise();
