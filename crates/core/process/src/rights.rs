@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -143,19 +143,8 @@ fn owner_of_path(path: &Path) -> Result<Option<PathOwner>, RightsError> {
     let (mut at, mut exposed, mut links) = (PathBuf::from("/"), None, 0);
     let mut last = fs::symlink_metadata(&at).map_err(system)?;
     while let Some(name) = left.pop_front() {
-        // The directory in which the name is looked up: whoever can write to it can replace the name.
-        let sticky = last.mode() & 0o1000 != 0;
-        let others = last.mode() & 0o002 != 0 || last.mode() & 0o020 != 0 && last.gid() != 0;
-        if !is_roots(last.uid()) {
-            exposed.get_or_insert(ExposedAt {
-                how: format!("belongs to user {}", last.uid()),
-                path: at.clone(),
-            });
-        } else if others && !sticky {
-            exposed.get_or_insert(ExposedAt {
-                how: format!("can be written by others (mode {:04o})", last.mode() & 0o7777),
-                path: at.clone(),
-            });
+        if exposed.is_none() {
+            exposed = exposure_of(&at, &last);
         }
         if name == ".." {
             at.pop();
@@ -210,6 +199,21 @@ fn owner_of_path(path: &Path) -> Result<Option<PathOwner>, RightsError> {
     }
 }
 
+/// Who besides root can replace a name in this directory.
+fn exposure_of(directory: &Path, found: &Metadata) -> Option<ExposedAt> {
+    let mode = found.mode();
+    // The sticky bit leaves root's names to root, as in /tmp.
+    let is_sticky = mode & 0o1000 != 0;
+    let is_others = mode & 0o002 != 0 || mode & 0o020 != 0 && found.gid() != 0;
+    let how = match () {
+        () if !is_roots(found.uid()) => format!("belongs to user {}", found.uid()),
+        () if is_others && !is_sticky => format!("can be written by others (mode {:04o})", mode & 0o7777),
+        () => return None,
+    };
+    let path = directory.to_path_buf();
+    Some(ExposedAt { path, how })
+}
+
 fn components(path: &Path) -> VecDeque<OsString> {
     path.components()
         .filter_map(|part| match part {
@@ -240,11 +244,11 @@ fn account_of(owner: &PathOwner) -> UserAccount {
     };
     let (user, group) = (owner.user.to_string(), owner.group.to_string());
     let Some(entry) = said("getent", &["passwd", &user]) else {
-        // Nobody knows the user. A group that nobody knows either gives no rights to other files.
-        let group = match said("getent", &["group", &group]) {
-            None if owner.group != 0 => owner.group,
-            _ => OVERFLOW,
-        };
+        // Nobody knows the user. A group that nobody knows either gives no rights to other files. Root's group
+        // is always known; if it is not, there is nobody to ask.
+        let can_ask = || said("getent", &["group", "0"]).is_some();
+        let is_unknown = said("getent", &["group", &group]).is_none() && can_ask();
+        let group = if is_unknown { owner.group } else { OVERFLOW };
         return UserAccount {
             name: None,
             home: None,
