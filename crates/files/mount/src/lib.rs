@@ -8,7 +8,8 @@
 //!
 //! | module | does |
 //! |---|---|
-//! | `mount` | takes, mounts, unmounts and recovers a directory |
+//! | `mount` | takes, mounts and recovers a directory |
+//! | `mount_point` | the kernel's mount table, and unmounting |
 //! | `maintenance` | threads that record writes and make checkpoints |
 //! | `descriptors` | bound on open files |
 //! | `fuse` | the kernel's requests, answered from `netram_files::JournaledDirectory` |
@@ -33,6 +34,7 @@ mod error;
 mod fuse;
 mod maintenance;
 mod mount;
+mod mount_point;
 mod open_directory;
 mod place;
 mod private_directory;
@@ -43,9 +45,10 @@ mod users;
 pub use backing_directory::BackingDirectoryError;
 pub use error::MountError;
 pub use mount::{
-    Mount, MountOptions, MountReport, check, create_journal, is_given_back_within, is_mounted, journal_of,
-    owner_of_mount, recover, unmount,
+    Mount, MountOptions, MountReport, check, create_journal, is_given_back_within, journal_of,
+    owner_of_mount, recover,
 };
+pub use mount_point::{is_mounted, unmount};
 pub use netram_files::DirectoryRecovery;
 pub use stamp::StaleJournal;
 pub use users::{MountUser, users};

@@ -1,10 +1,8 @@
 //! Taking, mounting, unmounting and recovering a directory.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,8 +13,6 @@ use netram_journal::{Journal, JournalLayout, JournalPaths};
 use netram_process::rights::{PathOwner, is_roots, owner_of};
 use netram_proto::planted::FaultSwitch;
 use netram_proto::port::Durability;
-use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
 use rustix::process::{getegid, geteuid};
 
 use crate::backing_directory::BackingDirectory;
@@ -26,16 +22,13 @@ use crate::descriptors;
 use crate::error::MountError;
 use crate::fuse::FuseFilesystem;
 use crate::maintenance::MaintenanceThreads;
-use crate::place::{mount_over, unmount_at};
+use crate::mount_point::{FUSERMOUNT, SOURCE, detach, is_mounted, is_unresponsive, resolve};
+use crate::place::mount_over;
 use crate::stamp::{JournalStamp, StampFile};
-use crate::users::{users, users_of_mount};
+use crate::users::users;
 
 /// Interval at which it is checked whether a directory has been given back.
 const LOOK: Duration = Duration::from_millis(50);
-/// Program by which users other than root mount and unmount.
-const FUSERMOUNT: &str = "fusermount3";
-/// Source name of netram's mounts in the kernel's mount table.
-const SOURCE: &str = "netram";
 
 /// Options of a mount.
 #[derive(Clone, Copy, Debug)]
@@ -298,49 +291,6 @@ pub fn recover(dir: &Path, accept_loss: bool) -> Result<DirectoryRecovery, Mount
     Ok(recovered)
 }
 
-/// Unmounts a directory. The process that serves it then gives it back. `false`: that process is gone, and
-/// the directory must be recovered.
-///
-/// # Errors
-///
-/// [`MountError::NotMounted`], or [`MountError::Unmount`] if the system refuses.
-pub fn unmount(dir: &Path) -> Result<bool, MountError> {
-    let dir = resolve(dir)?;
-    if !is_mounted(&dir) {
-        return Err(MountError::NotMounted { dir });
-    }
-    if is_unresponsive(&dir) {
-        detach(&dir)?;
-        return Ok(false);
-    }
-    match unmount_at(&dir, UnmountFlags::empty()) {
-        Ok(()) => Ok(true),
-        Err(Errno::PERM) => by_helper(&dir, &["-u"]).map(|()| true),
-        Err(errno) => Err(match (errno, users_of_mount(&dir).into_iter().next()) {
-            (Errno::BUSY, Some(user)) => MountError::InUse { dir, user },
-            _ => MountError::Unmount {
-                dir,
-                source: errno.into(),
-            },
-        }),
-    }
-}
-
-/// Unmounts through `fusermount3`, as a user other than root must.
-fn by_helper(dir: &Path, flags: &[&str]) -> Result<(), MountError> {
-    let ran = Command::new(FUSERMOUNT).args(flags).arg("--").arg(dir).output();
-    let said = match ran {
-        Ok(ran) if ran.status.success() => return Ok(()),
-        Ok(ran) => io::Error::other(String::from_utf8_lossy(&ran.stderr).trim().to_owned()),
-        Err(error) => error,
-    };
-    let dir = dir.to_path_buf();
-    match users_of_mount(&dir).into_iter().next() {
-        Some(user) => Err(MountError::InUse { dir, user }),
-        None => Err(MountError::Unmount { dir, source: said }),
-    }
-}
-
 /// Whether a directory is given back within `patience`.
 pub fn is_given_back_within(dir: &Path, patience: Duration) -> bool {
     let until = Instant::now() + patience;
@@ -398,82 +348,14 @@ pub fn owner_of_mount(dir: &Path) -> Result<Option<PathOwner>, MountError> {
     })
 }
 
-/// Whether netram has mounted a directory there.
-pub fn is_mounted(dir: &Path) -> bool {
-    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    table
-        .split(|byte| *byte == b'\n')
-        .any(|line| is_mount_at(line, dir))
-}
-
-fn is_mount_at(line: &[u8], dir: &Path) -> bool {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let at = fields.nth(4);
-    // The number of fields before the dash varies.
-    let mut behind = fields.skip_while(|field| *field != b"-").skip(1);
-    // `fuse`, or `fuse.netram` if `fusermount3` made the mount.
-    let ours = behind.next().is_some_and(|kind| kind.starts_with(b"fuse"))
-        && behind.next() == Some(SOURCE.as_bytes());
-    ours && at == Some(&escaped(dir)[..])
-}
-
-/// Escapes a path as the mount table does: space, tab, newline and backslash become `\040` and so on.
-fn escaped(path: &Path) -> Vec<u8> {
-    let mut to = Vec::new();
-    for byte in path.as_os_str().as_bytes() {
-        match byte {
-            b' ' | b'\t' | b'\n' | b'\\' => to.extend_from_slice(format!("\\{byte:03o}").as_bytes()),
-            byte => to.push(*byte),
-        }
-    }
-    to
-}
-
-/// Whether the serving process is gone. `statvfs` is never cached, unlike attributes.
-fn is_unresponsive(dir: &Path) -> bool {
-    rustix::fs::statvfs(dir).is_err_and(|errno| errno == Errno::NOTCONN)
-}
-
-fn detach(dir: &Path) -> Result<(), MountError> {
-    match unmount_at(dir, UnmountFlags::DETACH) {
-        Err(Errno::PERM) => by_helper(dir, &["-u", "-z"]),
-        done => done.map_err(|errno| MountError::Unmount {
-            dir: dir.to_path_buf(),
-            source: errno.into(),
-        }),
-    }
-}
-
-/// Absolute path of the directory without symbolic links. The last component is not followed, since a mount
-/// whose process is gone cannot be accessed.
-fn resolve(dir: &Path) -> Result<PathBuf, MountError> {
-    let failed = |source| MountError::NoDirectory {
-        dir: dir.to_path_buf(),
-        source,
-    };
-    match dir.canonicalize() {
-        Ok(dir) if dir.is_dir() || is_mounted(&dir) => Ok(dir),
-        Ok(_) => Err(failed(io::ErrorKind::NotADirectory.into())),
-        Err(error) => {
-            let whole = std::path::absolute(dir).map_err(failed)?;
-            let (Some(parent), Some(name)) = (whole.parent(), whole.file_name()) else {
-                return Err(failed(error));
-            };
-            let there = parent.canonicalize().map_err(failed)?.join(name);
-            match is_mounted(&there) {
-                true => Ok(there),
-                false => Err(failed(error)),
-            }
-        }
-    }
-}
-
-fn take_directory(
+/// Opens a directory's journal. Nothing is changed in the directory; a journal that may not be replayed into
+/// it is refused.
+fn open_journal(
     dir: &Path,
     journal: &Path,
+    ground: &BackingDirectory,
     asked: MountOptions,
-) -> Result<(MountState, DirectoryRecovery), MountError> {
-    are_apart(dir, journal)?;
+) -> Result<(Journal, bool), MountError> {
     // Before anything of it is read: its settings name a key, and its records are carried out.
     if let Some(PathOwner { user, .. }) = owner_of([journal])? {
         let journal = journal.to_path_buf();
@@ -484,7 +366,6 @@ fn take_directory(
     let loss_accepted = settings.accept_loss;
     let mut config = settings.journal_config()?;
     config.modelled_sync_delay = asked.modelled_sync_delay;
-    let ground = BackingDirectory::open(dir)?;
     // A file opened before the mount would be written without records.
     if let Some(user) = users(dir).into_iter().next() {
         return Err(MountError::InUse {
@@ -492,17 +373,27 @@ fn take_directory(
             user,
         });
     }
-    let private = ground.private()?;
-    if let Some(private) = &private {
-        JournalStamp::check(private, &ground.files_path(), journal).map_err(|older| {
+    if let Some(private) = ground.private()? {
+        JournalStamp::check(&private, &ground.files_path(), journal).map_err(|older| {
             MountError::StaleJournal {
                 dir: dir.to_path_buf(),
                 older,
             }
         })?;
     }
-    let was_taken = private.is_some();
     let (log, _) = Journal::open(journal, config)?;
+    Ok((log, loss_accepted))
+}
+
+fn take_directory(
+    dir: &Path,
+    journal: &Path,
+    asked: MountOptions,
+) -> Result<(MountState, DirectoryRecovery), MountError> {
+    are_apart(dir, journal)?;
+    let ground = BackingDirectory::open(dir)?;
+    let (log, loss_accepted) = open_journal(dir, journal, &ground, asked)?;
+    let was_taken = ground.is_taken();
     ground.take(journal)?;
     let failed = |source: DirectoryOpenError| {
         // Recovery that fails has changed nothing. A directory that was not taken before gets its files back.
@@ -590,27 +481,4 @@ fn give_back(held: Arc<MountState>) -> Result<(), MountError> {
         .map_err(|source| MountError::Close { dir, source })?;
     drop(log);
     Ok(ground.give_back()?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mount_is_recognized_by_source_and_path() {
-        let line =
-            b"41 30 0:39 / /srv/my\\040log rw,nosuid,nodev,noatime shared:20 - fuse netram rw,user_id=0";
-        assert!(is_mount_at(line, Path::new("/srv/my log")));
-        assert!(!is_mount_at(line, Path::new("/srv/my")));
-        let by_helper = b"41 30 0:39 / /a rw - fuse.netram netram rw";
-        assert!(is_mount_at(by_helper, Path::new("/a")));
-        for other in [
-            &b"41 30 0:39 / /a rw - fuse sshfs rw"[..],
-            b"41 30 0:39 / /a rw - ext4 netram rw",
-            b"41 30 0:39 / /a rw",
-            b"",
-        ] {
-            assert!(!is_mount_at(other, Path::new("/a")));
-        }
-    }
 }
