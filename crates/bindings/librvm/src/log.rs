@@ -3,13 +3,14 @@
 //! For C a log is a file. `netram-store` manages all other files that belong to it.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use netram_journal::UncountedReason;
+use netram_process::files::{self, FileAccess};
 use netram_proto::journal::JournalLenderStatus;
 use netram_proto::limit::LOG_BYTES_MIN;
 use netram_store::{JournalLayout, JournaledRvm, OpenStore, Store, StoreError, StoreSettings};
@@ -242,7 +243,10 @@ fn set_modes(path: &Path, mode: u32) -> Result<(), CallFailure> {
 }
 
 fn set_mode(path: &Path, mode: u32) -> Result<(), CallFailure> {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|error| {
+    // Of the file that was just created, also if somebody has replaced its name.
+    let opened = files::open(path, FileAccess::Read).map_err(io::Error::from);
+    let set = opened.and_then(|file| file.set_permissions(fs::Permissions::from_mode(mode)));
+    set.map_err(|error| {
         CallFailure::system(
             &error,
             format!("the permissions of {} could not be set: {error}", path.display()),

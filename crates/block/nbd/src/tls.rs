@@ -3,9 +3,12 @@
 //! TLS 1.3 only. A client's certificate must come from the same authority: encryption alone would let anyone
 //! who can connect write to the volume.
 
+use std::fs::File;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use netram_process::secret::{self, SecretRefusal};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -45,6 +48,14 @@ pub enum TlsError {
         /// Reason.
         source: pem::Error,
     },
+    /// Others may have read or changed the server's key.
+    #[error("the private key {}: {source}", path.display())]
+    Exposed {
+        /// The key's file.
+        path: PathBuf,
+        /// Mode or owner that it has.
+        source: SecretRefusal,
+    },
     /// A file contains no certificate.
     #[error("{}: the file contains no certificate", path.display())]
     Empty {
@@ -75,10 +86,7 @@ impl TlsKeys {
             roots.add(certificate).map_err(|error| unusable(&error))?;
         }
         let chain = certificates(&files.certificate)?;
-        let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|source| TlsError::Unreadable {
-            path: files.key.clone(),
-            source,
-        })?;
+        let key = private_key(&files.key)?;
         let provider = Arc::new(default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
             .build()
@@ -95,6 +103,20 @@ impl TlsKeys {
             config: Arc::new(config),
         })
     }
+}
+
+/// Reads the server's key, which nobody else may have read.
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let unreadable = |source| TlsError::Unreadable {
+        path: path.to_owned(),
+        source,
+    };
+    let file = File::open(path).map_err(|error| unreadable(pem::Error::Io(error)))?;
+    secret::check(&file, path).map_err(|source| TlsError::Exposed {
+        path: path.to_owned(),
+        source,
+    })?;
+    PrivateKeyDer::from_pem_reader(BufReader::new(file)).map_err(unreadable)
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -2,13 +2,13 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use netram_process::files::{self, PRIVATE};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, fstat, openat};
 use rustix::process::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -16,6 +16,29 @@ use crate::tcp::BACKLOG;
 
 /// Interval at which a lender with a full backlog is retried, since Unix sockets have no event for it.
 const BACKLOG_RETRY: Duration = Duration::from_millis(1);
+
+/// Allows only this user to connect. The socket is opened first: somebody may have replaced its name by a link.
+fn make_private(path: &Path) -> io::Result<()> {
+    let opened = openat(
+        CWD,
+        path,
+        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let found = fstat(&opened)?;
+    let is_ours =
+        FileType::from_raw_mode(found.st_mode) == FileType::Socket && found.st_uid == geteuid().as_raw();
+    match is_ours {
+        true => fs::set_permissions(
+            format!("/proc/self/fd/{}", opened.as_raw_fd()),
+            fs::Permissions::from_mode(0o600),
+        ),
+        false => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "another user replaced the socket",
+        )),
+    }
+}
 
 /// Maximum wait for another lender of this user that is making its socket at the same path.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -62,7 +85,7 @@ pub(crate) fn listen(path: &Path, private: bool) -> io::Result<(OwnedFd, SocketF
     }
     if private {
         // Before `listen` no process can connect, so the permissions apply from the start.
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+        make_private(path)?;
     }
     socket.listen(BACKLOG)?;
     let made = fs::symlink_metadata(path)?;

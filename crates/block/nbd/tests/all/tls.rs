@@ -1,6 +1,7 @@
 //! Encrypted connections, with certificates created for each test, driven by libnbd.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,7 +15,10 @@ use rcgen::{
 /// and nbdkit expect.
 fn make_certificates(directory: &Path) {
     fs::create_dir_all(directory).unwrap();
-    let write = |name: &str, text: String| fs::write(directory.join(name), text).unwrap();
+    let write = |name: &str, text: String| {
+        fs::write(directory.join(name), text).unwrap();
+        fs::set_permissions(directory.join(name), fs::Permissions::from_mode(0o600)).unwrap();
+    };
     let mut params = CertificateParams::new(vec![]).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
@@ -185,4 +189,16 @@ fn unusable_certificates_are_named_in_the_error() {
     fs::copy(pki.join("client-key.pem"), &files.key).unwrap();
     let refused = TlsKeys::load(&files).expect_err("the key belongs to another certificate");
     assert!(matches!(refused, TlsError::Unusable(_)), "{refused}");
+}
+
+#[test]
+fn a_private_key_that_others_can_read_is_refused_with_the_remedy() {
+    let place = SocketDirectory::new();
+    let pki = place.path("pki");
+    make_certificates(&pki);
+    let files = TlsFiles::in_directory(&pki);
+    fs::set_permissions(&files.key, fs::Permissions::from_mode(0o644)).unwrap();
+    let refused = TlsKeys::load(&files).expect_err("refused");
+    assert!(matches!(&refused, TlsError::Exposed { path, .. } if *path == files.key));
+    assert!(refused.to_string().contains("chmod 600"), "{refused}");
 }
