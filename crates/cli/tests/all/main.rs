@@ -19,6 +19,7 @@ mod moving;
 mod play;
 mod proof;
 mod replica;
+mod root;
 mod run;
 mod rvm_damage;
 mod rvm_tools;
