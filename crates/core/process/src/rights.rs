@@ -199,7 +199,7 @@ fn owner_of_path(path: &Path) -> Result<Option<PathOwner>, RightsError> {
     }
 }
 
-/// Who besides root can replace a name in this directory.
+/// Says how somebody besides root can replace a name in this directory; `None` if nobody can.
 fn exposure_of(directory: &Path, found: &Metadata) -> Option<ExposedAt> {
     let mode = found.mode();
     // The sticky bit leaves root's names to root, as in /tmp.
@@ -244,8 +244,8 @@ fn account_of(owner: &PathOwner) -> UserAccount {
     };
     let (user, group) = (owner.user.to_string(), owner.group.to_string());
     let Some(entry) = said("getent", &["passwd", &user]) else {
-        // Nobody knows the user. A group that nobody knows either gives no rights to other files. Root's group
-        // is always known; if it is not, there is nobody to ask.
+        // Nobody knows the user. A group that nobody knows either gives no rights to other files. Root's
+        // group is always known; if it is not, there is nobody to ask.
         let can_ask = || said("getent", &["group", "0"]).is_some();
         let is_unknown = said("getent", &["group", &group]).is_none() && can_ask();
         let group = if is_unknown { owner.group } else { OVERFLOW };

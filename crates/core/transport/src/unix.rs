@@ -17,7 +17,8 @@ use crate::tcp::BACKLOG;
 /// Interval at which a lender with a full backlog is retried, since Unix sockets have no event for it.
 const BACKLOG_RETRY: Duration = Duration::from_millis(1);
 
-/// Allows only this user to connect. The socket is opened first: somebody may have replaced its name by a link.
+/// Allows only this user to connect. The socket is opened first: somebody may have replaced its name by a
+/// link.
 fn make_private(path: &Path) -> io::Result<()> {
     let opened = openat(
         CWD,
