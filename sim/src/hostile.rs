@@ -2,7 +2,7 @@
 
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
-use netram_proto::wire::{Frame, FrameHeader, FrameKind};
+use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
 
 use crate::kernel::SimKernel;
 use crate::lender::packet_of;
@@ -42,6 +42,9 @@ pub(crate) fn perhaps_lie(kernel: &mut SimKernel, lender: usize, mut packet: Vec
     let Ok(frame) = Frame::parse(&packet) else {
         return packet;
     };
+    if kernel.rng.chance(30) {
+        return claim_fence(kernel, &frame.header);
+    }
     let (mut header, mut body) = (frame.header, frame.body.to_vec());
     match kernel.rng.below(8) {
         0 => header.lsn = Lsn(kernel.rng.draw()),
@@ -66,4 +69,35 @@ pub(crate) fn perhaps_lie(kernel: &mut SimKernel, lender: usize, mut packet: Vec
         ]);
     }
     packet_of(&header, &body)
+}
+
+/// A lie that a newer writer has fenced the lender.
+fn claim_fence(kernel: &mut SimKernel, answer: &FrameHeader) -> Vec<u8> {
+    kernel.hit("fences made up");
+    let own = answer.epoch.0;
+    let epoch = kernel
+        .rng
+        .pick(&[0, own.saturating_sub(1), own, own + 1, u32::MAX]);
+    let header = FrameHeader {
+        kind: FrameKind::Refuse,
+        flags: RefusalReason::Fenced as u8,
+        epoch: Epoch(epoch),
+        ..*answer
+    };
+    packet_of(&header, &[])
+}
+
+/// A frame that answers no question, from a lying lender that has just been asked one.
+pub(crate) fn perhaps_say_more(kernel: &mut SimKernel, lender: usize, answer: &[u8]) -> Option<Vec<u8>> {
+    if kernel.profile.hostile != Some(lender) || kernel.rng.chance(800) {
+        return None;
+    }
+    let answer = Frame::parse(answer).ok()?;
+    kernel.hit("answers without a question");
+    let header = FrameHeader {
+        kind: FrameKind::Data,
+        lsn: answer.header.lsn.min(Lsn(1 << 62)).plus(answer.body.len() as u64),
+        ..answer.header
+    };
+    Some(packet_of(&header, &vec![0x5A; FRAME_BODY_BYTES_MAX]))
 }

@@ -433,8 +433,11 @@ impl Network {
                 if reply.first() == Some(&(FrameKind::Missing as u8)) {
                     kernel.hit("holes told");
                 }
+                let more = hostile::perhaps_say_more(kernel, lender, &reply);
                 if open {
-                    self.send(kernel, conn, FrameDirection::Down, reply);
+                    for packet in [Some(reply), more].into_iter().flatten() {
+                        self.send(kernel, conn, FrameDirection::Down, packet);
+                    }
                 }
             }
             PacketOutcome::Ended if kernel.profile.links == LinkKind::Stream => self.break_conn(kernel, conn),

@@ -1,8 +1,10 @@
 //! Rule 20, *a peer's claims are bounded before they cost anything*: the members' answers take no more memory
 //! than their windows have. A member that makes no progress leaves the view; one whose writer stood still
-//! does not.
+//! does not. A lender's word that it was fenced stops no writer unless it can be true.
 
-use netram_proto::journal::{LenderRole, Recovery};
+use netram_proto::id::Epoch;
+use netram_proto::journal::{JournalWriter, LenderRole, Recovery};
+use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
 
 use super::violation::fail;
 use crate::world::World;
@@ -47,6 +49,36 @@ pub(crate) fn gave_up(world: &World, process: usize, lender: usize) {
         fail(
             20,
             format!("lender {lender} answers, makes no progress, and is a member all the same"),
+        );
+    }
+}
+
+/// Whether the lender at address `slot` is in the durable view, or in the one being stored.
+pub(crate) fn is_member(writer: &JournalWriter, slot: usize) -> bool {
+    writer.status().lenders[slot].role == LenderRole::Member
+}
+
+/// Checks a writer after a frame from the lender at address `slot`, before which `before` had fenced it. A
+/// claim that names a lower epoch stops no writer, nor does a lender outside a view that has members.
+pub(crate) fn believed_fence(
+    writer: &JournalWriter,
+    before: Option<Epoch>,
+    (slot, is_member): (usize, bool),
+    said: &FrameHeader,
+) {
+    let claims = said.kind == FrameKind::Refuse && said.flags == RefusalReason::Fenced as u8;
+    if !claims || before.is_some() || writer.fenced().is_none() {
+        return;
+    }
+    if said.epoch < writer.epoch() || !is_member && !writer.view().is_empty() {
+        fail(
+            20,
+            format!(
+                "lender {slot}, {}, says that epoch {} fenced it, and stops the writer of epoch {}",
+                if is_member { "a member" } else { "no member" },
+                said.epoch,
+                writer.epoch()
+            ),
         );
     }
 }

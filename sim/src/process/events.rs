@@ -2,7 +2,7 @@
 //! waits for it, and the process then does what the machine wants done.
 
 use netram_proto::journal::ServerAck;
-use netram_proto::wire::Frame;
+use netram_proto::wire::{Frame, FrameKind};
 
 use super::table::ProcessPhase;
 use crate::check::rule20;
@@ -76,7 +76,13 @@ pub(crate) fn process_gets(world: &mut World, process: usize, slot: usize, packe
             opening.recovery.on_frame(slot, &frame);
             rule20::recovery(&opening.recovery, world.kernel.profile.window);
         }
-        ProcessPhase::Serving(serving) => serving.writer.on_frame(slot, &frame, now),
+        ProcessPhase::Serving(serving) => {
+            let before = serving.writer.fenced();
+            let is_member =
+                frame.header.kind == FrameKind::Refuse && rule20::is_member(&serving.writer, slot);
+            serving.writer.on_frame(slot, &frame, now);
+            rule20::believed_fence(&serving.writer, before, (slot, is_member), &frame.header);
+        }
     }
     settle(world, process);
 }

@@ -155,6 +155,8 @@ faults! {
     believing_what_a_member_claims_to_hold_is_found: OverclaimBelieved breaks [20];
     holding_a_writers_pause_against_its_members_is_found: PauseHeldAgainst breaks [20];
     keeping_a_member_that_makes_no_progress_is_found: StallAllowed breaks [0, 20];
+    believing_every_lender_that_says_it_is_fenced_is_found: FenceBelieved breaks [20];
+    ignoring_members_that_say_they_are_fenced_is_found: FenceClaimIgnored breaks [4];
     fencing_before_the_proof_is_found: FenceBeforeProof breaks [18];
     freeing_what_a_deleted_copy_lacked_is_found: HoldingsForgotten breaks [0, 5, 23];
     a_clock_that_stops_in_sleep_is_found: SleepStopsClock breaks [REGION_GRANTED];

@@ -132,6 +132,10 @@ impl UncountedReason {
             return None;
         }
         Some(match (lender.link, away, lender.refused) {
+            // The link was closed for it, and a member is not asked again.
+            (_, _, Some(refused)) if refused.reason == RefusalReason::Fenced => {
+                UncountedReason::Refused(refused)
+            }
             (LinkPhase::Ready, _, _) => UncountedReason::of_linked(lender),
             (LinkPhase::Down(_) | LinkPhase::Connecting, Some(away), _) => {
                 UncountedReason::Unreachable(away.clone())
@@ -242,6 +246,11 @@ fn refusal(out: &mut fmt::Formatter<'_>, refused: LenderRefusal) -> fmt::Result 
         RefusalReason::RegionOnly => {
             out.write_str("it serves a shared region and lends no memory to journals")
         }
+        RefusalReason::Fenced => write!(
+            out,
+            "it says that epoch {limit} has fenced this writer of epoch {asked}, which the other lenders do not confirm; if no copy \
+             of this directory is in use elsewhere, the lender is broken or lies"
+        ),
         other => write!(out, "it refused: {other:?}"),
     }
 }

@@ -30,9 +30,10 @@ impl fmt::Display for Lsn {
 pub struct Epoch(pub u32);
 
 impl Epoch {
-    /// The next epoch.
+    /// The next epoch. It never wraps around: the last one is its own successor, and `EPOCH_MAX` keeps every
+    /// claim far below it.
     pub const fn next(self) -> Epoch {
-        Epoch(self.0 + 1)
+        Epoch(self.0.saturating_add(1))
     }
 }
 

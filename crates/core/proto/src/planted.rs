@@ -134,6 +134,10 @@ pub enum PlantedFault {
     PauseHeldAgainst,
     /// (20) A member that answers but makes no progress stays a member.
     StallAllowed,
+    /// (20) Any lender's word that a newer writer has fenced it stops the writer, whatever epoch it names.
+    FenceBelieved,
+    /// (4) No member's word that a newer writer has fenced it ever stops the writer.
+    FenceClaimIgnored,
     /// (18) An opening claims and fences before it has probed whether it can succeed.
     FenceBeforeProof,
     /// (23) Lenders free bytes that a deleted log did not have, though the log may have been a copy whose
@@ -212,6 +216,8 @@ impl PlantedFault {
         PlantedFault::OverclaimBelieved,
         PlantedFault::PauseHeldAgainst,
         PlantedFault::StallAllowed,
+        PlantedFault::FenceBelieved,
+        PlantedFault::FenceClaimIgnored,
         PlantedFault::FenceBeforeProof,
         PlantedFault::HoldingsForgotten,
         PlantedFault::SleepStopsClock,

@@ -312,6 +312,7 @@ impl Recovery {
         if peer.identity == PeerIdentity::Unknown && matches!(kind, FrameKind::Pong | FrameKind::Refuse) {
             return self.on_identity(index, frame);
         }
+        let may_fence = self.may_fence(frame.header.epoch);
         let peer = &mut self.peers[index];
         match kind {
             FrameKind::Bound => peer.bound = true,
@@ -319,7 +320,9 @@ impl Recovery {
             FrameKind::Fenced => self.on_fenced(index, frame),
             FrameKind::Data => self.on_data(index, frame),
             FrameKind::Refuse => match RefusalReason::from_byte(frame.header.flags) {
-                Some(RefusalReason::Fenced) => self.fenced = Some(frame.header.epoch),
+                Some(RefusalReason::Fenced) if may_fence => {
+                    self.fenced = self.fenced.max(Some(frame.header.epoch));
+                }
                 Some(RefusalReason::NotFenced) if self.of_replica && !peer.fence_known => {
                     self.on_fence_epoch(index, frame.header.epoch);
                 }
@@ -333,6 +336,11 @@ impl Recovery {
             },
             _ => (),
         }
+    }
+
+    /// Whether a lender may refuse our epoch for `seen`: a lower one fences nobody, so its lender lies.
+    fn may_fence(&self, seen: Epoch) -> bool {
+        seen >= self.epoch || self.planted.is(PlantedFault::FenceBelieved)
     }
 
     fn on_fenced(&mut self, index: usize, frame: &Frame<'_>) {

@@ -37,6 +37,7 @@ impl Recovery {
         let life = Incarnation(frame.header.sender);
         let named = self.members.iter().position(|member| member.incarnation == life);
         let refusal = RefusalReason::from_byte(frame.header.flags);
+        let may_fence = self.may_fence(frame.header.epoch);
         let peer = &mut self.peers[index];
         if !peer.bound {
             // The lender refused the journal; it may accept it later.
@@ -47,8 +48,8 @@ impl Recovery {
             Some(member) => {
                 peer.identity = PeerIdentity::Member(member);
                 match (frame.header.kind, refusal) {
-                    (FrameKind::Refuse, Some(RefusalReason::Fenced)) => {
-                        self.fenced = Some(frame.header.epoch)
+                    (FrameKind::Refuse, Some(RefusalReason::Fenced)) if may_fence => {
+                        self.fenced = self.fenced.max(Some(frame.header.epoch));
                     }
                     _ => self.on_fence_epoch(index, frame.header.epoch),
                 }

@@ -27,8 +27,9 @@ impl JournalWriter {
     /// Whether the driver should connect to lender `index` now. After `true` the machine assumes that it
     /// does.
     pub fn wants_connection(&mut self, index: usize, now: Time) -> bool {
+        let banned = self.claims.members.has(index) || self.fenced.is_some();
         let lender = &mut self.lenders[index];
-        let due = matches!(lender.link, LinkPhase::Down(at) if at <= now) && self.fenced.is_none();
+        let due = matches!(lender.link, LinkPhase::Down(at) if at <= now) && !banned;
         if due {
             lender.link = LinkPhase::Connecting;
         }
@@ -50,7 +51,7 @@ impl JournalWriter {
     /// closed.
     pub fn is_meeting(&self, index: usize, now: Time) -> bool {
         match self.lenders[index].link {
-            LinkPhase::Down(due) => due <= now && self.fenced.is_none(),
+            LinkPhase::Down(due) => due <= now && self.fenced.is_none() && !self.claims.members.has(index),
             LinkPhase::Connecting | LinkPhase::Binding | LinkPhase::Fencing => true,
             LinkPhase::Ready => false,
         }
@@ -404,6 +405,8 @@ impl JournalWriter {
         lender.ping_sent = now;
         let incarnation = Incarnation(frame.header.sender);
         lender.link_incarnation = incarnation;
+        self.on_epoch_accepted(index);
+        let lender = &mut self.lenders[index];
         let window_epoch = ByteReader::new(frame.body).u32().map(Epoch);
         if lender.role == LenderRole::Member {
             let same_window = incarnation == lender.incarnation
@@ -439,9 +442,7 @@ impl JournalWriter {
             return;
         };
         match refusal {
-            RefusalReason::Fenced => {
-                self.fenced = Some(header.epoch);
-            }
+            RefusalReason::Fenced => self.on_fence_claim(index, header, now),
             RefusalReason::NoRoom
             | RefusalReason::OverQuota
             | RefusalReason::TooManyJournals
@@ -493,7 +494,7 @@ impl JournalWriter {
     }
 
     /// Handles a lender that disagrees about what was sent. The link is closed; a member leaves the view.
-    fn misbehaved(&mut self, index: usize, now: Time) {
+    pub(super) fn misbehaved(&mut self, index: usize, now: Time) {
         self.disconnects = self.disconnects.with(index);
         if self.lenders[index].role == LenderRole::Member {
             self.departing = self.departing.with(index);

@@ -13,6 +13,7 @@
 //! | `domains.rs` | power domains: which members one failure may take together |
 //! | `replica_ack.rs` | what a data lender has, and so what members must hold |
 //! | `server_ack.rs` | a shared region's node: the region's server votes instead of the disk |
+//! | `fence_claims.rs` | lenders that say a newer writer fenced them, and when they are believed |
 //! | `views.rs` | membership: proposing, storing and adopting views |
 //! | `liveness.rs` | giving up lenders that are silent or make no progress |
 //! | `aliases.rs` | lenders that share one memory |
@@ -28,6 +29,7 @@
 
 mod aliases;
 mod domains;
+mod fence_claims;
 mod frames;
 mod idle;
 mod lender;
@@ -55,6 +57,7 @@ use super::epoch_history::EpochHistory;
 use super::lender_index_set::LenderIndexSet;
 use super::note::ClaimNote;
 use super::rule::CommitRule;
+use fence_claims::FenceClaims;
 use idle::IdleState;
 use lender::WriterLender;
 pub use lender::{LenderRole, LinkPhase};
@@ -162,6 +165,8 @@ pub struct JournalWriter {
     /// The last report of a shared journal's server.
     server_ack: Option<ServerAck>,
     fenced: Option<Epoch>,
+    /// The lenders that say that a newer writer has fenced them.
+    claims: FenceClaims,
     /// Whether the journal is closed. Of its lenders' frames only answers to `Leave` then count.
     closed: bool,
     disk_failed: bool,
@@ -212,6 +217,7 @@ impl JournalWriter {
             replica_ack: None,
             server_ack: server,
             fenced: None,
+            claims: FenceClaims::default(),
             closed: false,
             disk_failed: false,
             planted: FaultSwitch::NONE,

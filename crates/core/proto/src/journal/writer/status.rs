@@ -44,9 +44,10 @@ impl fmt::Display for DiskWaitReason {
 pub struct LenderRefusal {
     /// The reason.
     pub reason: RefusalReason,
-    /// Bytes requested.
+    /// Bytes requested; for `Fenced`, the writer's epoch.
     pub asked: u64,
-    /// The limit: bytes free, the quota in bytes, or a number of journals, depending on the reason.
+    /// The limit: bytes free, the quota in bytes, or a number of journals, depending on the reason. For
+    /// `Fenced`, the epoch that the lender names.
     pub limit: u64,
 }
 

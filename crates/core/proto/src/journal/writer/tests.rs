@@ -360,7 +360,7 @@ fn a_lender_process_that_kept_its_memory_resumes_without_a_view_change() {
 
 #[test]
 fn a_fenced_writer_never_acknowledges_again() {
-    let mut bench = Bench::with_members(2, 2, CommitRule::Any);
+    let mut bench = Bench::with_members(2, 2, CommitRule::All);
     bench.append(100);
     let fenced = FrameHeader {
         flags: RefusalReason::Fenced as u8,

@@ -33,6 +33,7 @@ impl JournalWriter {
             return;
         }
         self.adopt();
+        self.weigh_claims(now);
         self.advance();
         if self.fenced.is_none() {
             self.propose();
@@ -45,8 +46,10 @@ impl JournalWriter {
     /// The members that the next view should have: without departing ones, and with lenders whose windows are
     /// filled.
     fn target(&self) -> LenderIndexSet {
-        let mut target = self.view.minus(self.departing);
-        for index in self.view.iter().filter(|&index| self.lenders[index].withdrawn) {
+        let mut target = self.view.minus(self.may_leave());
+        let stays = self.claims.members;
+        let leaves = |&index: &usize| self.lenders[index].withdrawn && !stays.has(index);
+        for index in self.view.iter().filter(leaves) {
             target = target.without(index);
         }
         for (index, lender) in self.lenders.iter().enumerate() {
@@ -59,7 +62,8 @@ impl JournalWriter {
             } else if !self.domains_differ(target) && !self.is_here(index) {
                 // The view is complete but does not count: the least preferred member in this machine's power
                 // domain is replaced by one in another.
-                let last = target.iter().filter(|&member| self.is_here(member)).last();
+                let may_go = |&member: &usize| self.is_here(member) && !stays.has(member);
+                let last = target.iter().filter(may_go).last();
                 let last = last.unwrap_or(index);
                 target = target.without(last).with(index);
             }
@@ -236,12 +240,12 @@ impl JournalWriter {
         let stored = self.proposal.filter(|proposal| proposal.stored);
         let mut team = stored
             .map_or(self.view, |proposal| proposal.set)
-            .minus(self.departing);
+            .minus(self.may_leave());
         for (index, lender) in self.lenders.iter().enumerate() {
             let coming = matches!(lender.role, LenderRole::Joining | LenderRole::CatchingUp(_));
             if coming {
                 team = team.with(index);
-            } else if lender.withdrawn {
+            } else if lender.withdrawn && !self.claims.members.has(index) {
                 team = team.without(index);
             }
         }
