@@ -121,8 +121,9 @@ impl LenderLinks {
         self.slots.iter().any(|slot| slot.unflushed)
     }
 
-    /// Passes every frame that has arrived from lender `index` to the writer. Returns whether there was one.
-    /// Costs one system call when there is none.
+    /// Passes the frames that one read of the socket brings from lender `index` to the writer. Returns whether
+    /// there was one. The journal's lock is held meanwhile, so a lender that sends without end must not keep
+    /// it. Costs one system call.
     pub(crate) fn receive(
         &mut self,
         index: usize,
@@ -140,6 +141,9 @@ impl LenderLinks {
                 .map_err(LenderLinkError::Forged)?;
             writer.on_frame(index, &frame, now);
             heard = true;
+            if !link.has_buffered() {
+                break;
+            }
         }
         Ok(heard)
     }

@@ -73,20 +73,25 @@ fn tell(address: &NetAddress, security: &Security, owner: &OwnerKey) -> Result<(
     let mut events = ReadyEvents::with_capacity(1);
     let mut answers = 0;
     loop {
-        while let Some(packet) = link.receive()? {
-            match Frame::parse(packet) {
-                Ok(frame) if frame.header.kind == FrameKind::DepositAck => answers += 1,
-                // A request to give back slots is fulfilled anyway.
-                Ok(frame) if frame.header.kind == FrameKind::Withdraw => (),
-                _ => return Err(GiveBackError::Misconduct),
-            }
+        let packet = link.receive()?;
+        let is_empty = packet.is_none();
+        match packet.map(Frame::parse) {
+            Some(Ok(frame)) if frame.header.kind == FrameKind::DepositAck => answers += 1,
+            // A request to give back slots is fulfilled anyway.
+            Some(Ok(frame)) if frame.header.kind == FrameKind::Withdraw => (),
+            Some(_) => return Err(GiveBackError::Misconduct),
+            None => (),
         }
         if answers >= ANSWERS {
             return Ok(());
         }
+        // The clock is read after each frame, since some lender may send requests without end.
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(GiveBackError::Silent);
+        }
+        if !is_empty {
+            continue;
         }
         poller.wait(&mut events, Some(left))?;
     }

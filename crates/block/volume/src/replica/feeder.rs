@@ -383,6 +383,8 @@ impl<'a> FeederThread<'a> {
         }
     }
 
+    /// Handles what one read of the socket brings: a data lender that sends without end must not keep this
+    /// thread from its clock and from sending.
     fn receive(&mut self) -> Result<(), ReplicaLinkError> {
         let now = self.now();
         let Some(wire) = &mut self.wire else { return Ok(()) };
@@ -391,6 +393,9 @@ impl<'a> FeederThread<'a> {
             match frame.header.kind {
                 FrameKind::Fetched => self.parts.copy.on_fetched(&frame),
                 _ => self.source.on_frame(&frame, now),
+            }
+            if !wire.has_buffered() {
+                break;
             }
         }
         Ok(())

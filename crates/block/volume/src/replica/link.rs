@@ -113,18 +113,24 @@ impl ReplicaLink {
         }))
     }
 
-    /// The next message; waits for it until `deadline`.
+    /// Whether [`next`](Self::next) returns a message without reading the socket.
+    pub(crate) fn has_buffered(&self) -> bool {
+        self.link.has_buffered()
+    }
+
+    /// The next message; waits for it until `deadline`. Messages after the deadline do not count, since a
+    /// peer that sends others than the awaited one without end would never be late.
     pub(crate) fn await_next(
         &mut self,
         deadline: Instant,
     ) -> Result<Option<ReplicaMessage>, ReplicaLinkError> {
         loop {
-            if let Some(message) = self.next()? {
-                return Ok(Some(message));
-            }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(None);
+            }
+            if let Some(message) = self.next()? {
+                return Ok(Some(message));
             }
             self.flush()?;
             self.sleep(left)?;
@@ -143,5 +149,46 @@ impl ReplicaLink {
         self.poller.modify(&self.link, LINK, interest)?;
         self.poller.sleep(Some(longest))?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netram_proto::wire::{FrameHeader, FrameKind};
+    use netram_transport::{HandshakeProgress, Listener, NetAddress, Security, connect};
+
+    use super::*;
+
+    /// A data lender that sent other messages without end was waited for without end.
+    #[test]
+    fn a_message_after_the_deadline_does_not_count() {
+        let directory = tempfile::tempdir().unwrap();
+        let address = NetAddress::Unix(directory.path().join("data"));
+        let listener = Listener::bind(&address, Security::Insecure).unwrap();
+        let talker = std::thread::spawn(move || {
+            let mut pending = loop {
+                match listener.accept(Instant::now()).unwrap() {
+                    Some(pending) => break pending,
+                    None => std::thread::yield_now(),
+                }
+            };
+            let mut link = loop {
+                match pending.advance(Instant::now()).unwrap() {
+                    HandshakeProgress::Done(link) => break link,
+                    HandshakeProgress::NeedRead => std::thread::yield_now(),
+                }
+            };
+            for _ in 0..2 {
+                link.send(&[&FrameHeader::new(FrameKind::Pong).encode(0)])
+                    .unwrap();
+            }
+            link
+        });
+        let link = connect(&address, &Security::Insecure, Duration::from_secs(20)).unwrap();
+        let mut wire = ReplicaLink::new(link).unwrap();
+        let _peer = talker.join().unwrap();
+        let later = Instant::now() + Duration::from_secs(20);
+        assert!(wire.await_next(later).unwrap().is_some());
+        assert!(wire.await_next(Instant::now()).unwrap().is_none());
     }
 }

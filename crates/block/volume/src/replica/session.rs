@@ -9,6 +9,7 @@ use netram_block_machine::message::{self, BlockDigest, FollowRequest};
 use netram_block_machine::{Replica, ReplicaAction, ReplicaDescription, ReplicaMessage};
 use netram_journal::seal::DataKey;
 use netram_lender::{DataPermit, DataSession, ReplicaReport};
+use netram_proto::limit::FRAME_HEADER_BYTES;
 use netram_proto::port::{IoError, RecordLog};
 use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::Waker;
@@ -121,7 +122,7 @@ impl ReplicaSession {
         let mut taken = 0;
         while taken < TURN_BYTES {
             let Some(message) = self.wire.next()? else { break };
-            taken += message.body.len().max(1);
+            taken += FRAME_HEADER_BYTES + message.body.len();
             let deed = host.replica.handle(&message.frame());
             self.act(host, deed)?;
         }

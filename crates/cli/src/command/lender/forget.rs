@@ -257,7 +257,7 @@ fn ask<T>(
                     )
                 }
                 FrameKind::Refuse => bail!("it refused the question; is it a lender of this release?"),
-                _ => continue,
+                _ => (),
             }
         }
         status::await_bytes(link, deadline)?;

@@ -125,7 +125,12 @@ pub(super) fn connect_lender(
 /// Asks one lender for its report.
 pub(super) fn ask(address: &NetAddress, security: &Security, timeout: Duration) -> Result<StatusReport> {
     let deadline = Instant::now() + timeout;
-    let mut link = connect_lender(address, security, timeout)?;
+    let link = connect_lender(address, security, timeout)?;
+    ask_over(link, deadline)
+}
+
+/// Asks for a report over this link.
+fn ask_over(mut link: Link, deadline: Instant) -> Result<StatusReport> {
     link.send(&[&FrameHeader::new(FrameKind::Status).encode(0)])?;
     loop {
         link.flush()?;
@@ -153,16 +158,23 @@ pub(super) fn ask(address: &NetAddress, security: &Security, timeout: Duration) 
                     )
                 }
                 FrameKind::Refuse => bail!("it refused to report"),
-                _ => continue,
+                _ => (),
             }
         }
         await_bytes(&link, deadline)?;
     }
 }
 
-/// Waits until the link has bytes to read.
+/// Waits until the link has bytes to read. Fails after the deadline even if it has some: a peer that sends
+/// other frames without end is as good as silent.
 pub(super) fn await_bytes(link: &Link, deadline: Instant) -> Result<()> {
     let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(LinkFailure::NoAnswer.into());
+    }
+    if link.has_buffered() {
+        return Ok(());
+    }
     let timeout = Timespec {
         tv_sec: left.as_secs() as i64,
         tv_nsec: left.subsec_nanos().into(),
@@ -174,5 +186,48 @@ pub(super) fn await_bytes(link: &Link, deadline: Instant) -> Result<()> {
         Ok(0) => Err(LinkFailure::NoAnswer.into()),
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netram_transport::{HandshakeProgress, Listener};
+
+    use super::*;
+
+    /// A peer that sent other frames without end was waited for without end.
+    #[test]
+    fn a_peer_that_talks_of_something_else_is_given_up_at_the_deadline() {
+        let directory = tempfile::tempdir().unwrap();
+        let address = NetAddress::Unix(directory.path().join("lender"));
+        let listener = Listener::bind(&address, Security::Insecure).unwrap();
+        let talker = std::thread::spawn(move || {
+            let mut pending = loop {
+                match listener.accept(Instant::now()).unwrap() {
+                    Some(pending) => break pending,
+                    None => std::thread::yield_now(),
+                }
+            };
+            let mut link = loop {
+                match pending.advance(Instant::now()).unwrap() {
+                    HandshakeProgress::Done(link) => break link,
+                    HandshakeProgress::NeedRead => std::thread::yield_now(),
+                }
+            };
+            link.send(&[&FrameHeader::new(FrameKind::Pong).encode(0)])
+                .unwrap();
+            let report = StatusReport::default().to_frame_body();
+            let header = FrameHeader::new(FrameKind::Report).encode(report.len());
+            link.send(&[&header, &report]).unwrap();
+            link
+        });
+        let connected = || connect_lender(&address, &Security::Insecure, Duration::from_secs(20)).unwrap();
+        let link = connected();
+        let _peer = talker.join().unwrap();
+        let late = ask_over(link, Instant::now()).unwrap_err();
+        assert!(
+            matches!(late.downcast_ref(), Some(LinkFailure::NoAnswer)),
+            "the report came after the deadline: {late}"
+        );
     }
 }

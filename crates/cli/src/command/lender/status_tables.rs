@@ -62,7 +62,7 @@ fn lenders(answers: &[LenderAnswer]) -> String {
             output::bytes(memory.reserved),
             match report.journals_max {
                 // An earlier release does not say.
-                0 => (report.journals.len() + report.journals_left_out).to_string(),
+                0 => (report.journals.len().saturating_add(report.journals_left_out)).to_string(),
                 max => format!("{} of {max}", report.journals_used),
             },
             output::age(Duration::from_secs(report.uptime_s)),

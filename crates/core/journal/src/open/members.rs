@@ -193,7 +193,8 @@ fn keep_connecting(
     }
 }
 
-/// Sends and receives pending frames. After an error, which may have a reason, the link must be dropped.
+/// Sends pending frames, and receives what one read of the socket brings. A member that sends without end thus
+/// leaves the clock to the caller. After an error, which may have a reason, the link must be dropped.
 fn exchange(
     recovery: &mut Recovery,
     owner: &JournalOwner,
@@ -223,6 +224,68 @@ fn exchange(
             return Err(is_not_owner.then_some(LinkFailure::NotOwner));
         }
         moved = true;
+        if !link.has_buffered() {
+            break;
+        }
     }
     Ok(moved)
+}
+
+#[cfg(test)]
+mod tests {
+    use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
+    use netram_proto::journal::View;
+    use netram_proto::time::Nanos;
+    use netram_proto::wire::FrameHeader;
+    use netram_transport::link::RECEIVE_BUFFER_BYTES;
+    use netram_transport::{HandshakeProgress, Listener};
+
+    use super::*;
+
+    /// Both ends of a link.
+    fn link_pair(directory: &tempfile::TempDir) -> (Link, Link) {
+        let address = NetAddress::Unix(directory.path().join("member"));
+        let listener = Listener::bind(&address, Security::Insecure).unwrap();
+        let client =
+            std::thread::spawn(move || connect(&address, &Security::Insecure, CONNECT_TIMEOUT).unwrap());
+        let mut pending = loop {
+            match listener.accept(Instant::now()).unwrap() {
+                Some(pending) => break pending,
+                None => std::thread::yield_now(),
+            }
+        };
+        loop {
+            match pending.advance(Instant::now()).unwrap() {
+                HandshakeProgress::Done(link) => return (client.join().unwrap(), link),
+                HandshakeProgress::NeedRead => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// Recovery read from a member for as long as that sent, and looked at no clock: a member that never
+    /// stopped kept it for ever.
+    #[test]
+    fn one_look_at_a_member_takes_no_more_than_one_read() {
+        const BODY: usize = RECEIVE_BUFFER_BYTES / 3;
+        let directory = tempfile::tempdir().unwrap();
+        let (mut client, mut member) = link_pair(&directory);
+        let view = View::first(JournalId(1));
+        let mut recovery = Recovery::new(&view, Epoch(1), WriterId(1), Lsn(0), Time(0), Nanos(0), Nanos(0))
+            .with_addresses(["unix:/member"]);
+        // Together they fit the socket, but not one read.
+        let unasked = FrameHeader::new(FrameKind::Data).encode(BODY);
+        for _ in 0..4 {
+            member.send(&[&unasked, &vec![0; BODY]]).unwrap();
+        }
+        assert_eq!(exchange(&mut recovery, 0, &mut client), Ok(true));
+        while !member.flush().unwrap() {
+            std::thread::yield_now();
+        }
+        assert_eq!(
+            exchange(&mut recovery, 0, &mut client),
+            Ok(true),
+            "the others have their turn in between"
+        );
+        assert_eq!(recovery.bytes_read(), 0, "nothing was asked");
+    }
 }

@@ -306,6 +306,8 @@ impl LinkDriver {
         }
     }
 
+    /// Handles what one read of the socket brings from a lender, so that one that sends without end keeps
+    /// neither the other links nor the clock waiting.
     fn receive(&mut self, lender: usize) {
         let LinkState::Up(session) = &mut self.links[lender] else {
             return;
@@ -328,6 +330,9 @@ impl LinkDriver {
                     match told {
                         Ok(more) => came |= more,
                         Err(ending) => break Some(ending),
+                    }
+                    if !session.link.has_buffered() {
+                        break None;
                     }
                 }
                 Ok(None) => break None,
