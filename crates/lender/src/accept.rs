@@ -10,13 +10,14 @@ use netram_proto::session::{LenderSession, SessionAction, SessionError};
 use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::pending_connections::PendingLimits;
 use netram_transport::{
-    Acceptor, AcceptorLimits, ConnectionHandler, GreetOutcome, HandshakeError, Link, LinkError, Listener,
-    OwnerId, Poller, SendProgress, check_proof,
+    Acceptor, AcceptorLimits, ConnectionHandler, GreetOutcome, HandshakeError, Link, Listener, OwnerId,
+    Poller, check_proof,
 };
 
 use crate::data::{DataPermit, DataSession};
 use crate::deposit::{DepositArrival, named};
-use crate::limit::{FLOOD_LINE_EVERY, HOUSEKEEPING, PENDING_GRACE};
+use crate::limit::{ACCEPTS_PER_TURN, FLOOD_LINE_EVERY, HOUSEKEEPING, PENDING_GRACE};
+use crate::report_desk::ReportTicket;
 use crate::shard::SessionArrival;
 use crate::state::{ConnectionPermit, DaemonState};
 
@@ -33,12 +34,14 @@ enum ListenerKind {
     Operator,
 }
 
-/// A client as far as it has introduced itself.
-#[derive(Debug, Default)]
+/// A client from its handshake to its request.
+#[derive(Default)]
 pub(crate) struct Greeting {
     pub(crate) session: LenderSession,
     /// The owner that the client has proven to be.
     pub(crate) owner: Option<OwnerId>,
+    /// Its question for the status. Nothing more is read from it until it is answered.
+    question: Option<ReportTicket>,
 }
 
 /// A client's request for a session.
@@ -73,7 +76,7 @@ impl LenderAcceptor {
                 patience: limits.first_frame_timeout,
             },
             events_max: EVENTS,
-            accepts_a_turn: usize::MAX,
+            accepts_a_turn: ACCEPTS_PER_TURN,
             housekeeping: HOUSEKEEPING,
             flood_log_interval: FLOOD_LINE_EVERY,
         };
@@ -82,7 +85,7 @@ impl LenderAcceptor {
             shards,
             deposit_sender,
         };
-        let waker = &shared.wakers[handler.shards.len() + 1];
+        let waker = &shared.wakers[shared.acceptor_waker()];
         Acceptor::new(handler, poller, listeners, waker, limits)
     }
 
@@ -124,6 +127,12 @@ impl ConnectionHandler for LenderAcceptor {
 
     fn is_stopping(&self) -> bool {
         self.shared.stopping()
+    }
+
+    fn on_woken(&mut self) {
+        if let Err(error) = self.shared.wakers[self.shared.acceptor_waker()].drain() {
+            panic!("the acceptor's waker failed: {error}");
+        }
     }
 
     fn permit(&mut self) -> Option<ConnectionPermit> {
@@ -173,7 +182,8 @@ impl ConnectionHandler for LenderAcceptor {
     }
 }
 
-/// Handles a client's first frames: any number of status requests, then one that starts a session.
+/// Handles a client's next frame: any number of status requests come first, then one that starts a session. A
+/// client that has asked for the status gets a report once one is there, and only then may ask again.
 fn greet(
     shared: &DaemonState,
     kind: ListenerKind,
@@ -184,58 +194,71 @@ fn greet(
     if kind == ListenerKind::Operator {
         greeting.session.trust_operator();
     }
+    if let Some(ticket) = greeting.question {
+        let Some(report) = shared.desk.take(ticket) else {
+            return GreetOutcome::Rests;
+        };
+        greeting.question = None;
+        let mut header = FrameHeader::new(FrameKind::Report);
+        header.sender = shared.incarnation().0;
+        if link.send(&[&header.encode(report.len()), &report]).is_err() {
+            return GreetOutcome::Gone;
+        }
+        outcome = GreetOutcome::Answered;
+    }
     // A peer that does not read its answers gets no further ones.
-    while let Ok(true) = link.flush() {
-        let action = match link.receive() {
-            Ok(Some(packet)) => {
-                let frame = Frame::parse(packet).ok();
-                let judged = frame.map(|frame| greeting.session.handle(&frame));
-                if let Some(Ok(SessionAction::Prove(proof))) = judged {
-                    let Some(owner) = check_proof(link.session(), &proof) else {
-                        return dismiss(shared, link, RefusalReason::NotOwner, BAD_PROOF);
-                    };
+    if !matches!(link.flush(), Ok(true)) {
+        return outcome;
+    }
+    let action = loop {
+        let packet = match link.receive() {
+            Ok(Some(packet)) => packet,
+            Ok(None) => return outcome,
+            Err(_) => return GreetOutcome::Gone,
+        };
+        let frame = Frame::parse(packet).ok();
+        break match frame.map(|frame| greeting.session.handle(&frame)) {
+            // A session takes one proof; its request may have come with it.
+            Some(Ok(SessionAction::Prove(proof))) => match check_proof(link.session(), &proof) {
+                Some(owner) => {
                     greeting.session.prove(owner.owned());
                     greeting.owner = Some(owner);
                     continue;
                 }
-                if let Some(Err(SessionError::NotOwner)) = judged {
-                    return dismiss(shared, link, RefusalReason::NotOwner, NOT_OWNER);
-                }
-                match judged.and_then(Result::ok) {
-                    Some(SessionAction::Data) if shared.data.is_some() && kind != ListenerKind::Members => {
-                        return GreetOutcome::Request(SessionRequest::Data(packet.to_vec()));
-                    }
-                    Some(SessionAction::Deposit)
-                        if kind != ListenerKind::Data && shared.config.deposits_bytes() > 0 =>
-                    {
-                        match frame.as_ref().and_then(named) {
-                            Some((header, id)) => {
-                                return GreetOutcome::Request(SessionRequest::Deposit(header, id));
-                            }
-                            None => None,
-                        }
-                    }
-                    action => action,
-                }
-            }
-            Ok(None) => return outcome,
-            Err(_) => return GreetOutcome::Gone,
-        };
-        match action {
-            Some(SessionAction::Bind(journal, _)) if kind != ListenerKind::Data => {
-                return GreetOutcome::Request(SessionRequest::Journal(journal));
-            }
-            Some(SessionAction::Status) if kind != ListenerKind::Data => match send_report(shared, link) {
-                Ok(SendProgress::Whole | SendProgress::Queued) => outcome = GreetOutcome::Answered,
-                Err(_) => return GreetOutcome::Gone,
+                None => return dismiss(shared, link, RefusalReason::NotOwner, BAD_PROOF),
             },
-            refused => {
-                let (reason, why) = refusal(kind, refused);
-                return dismiss(shared, link, reason, why);
+            Some(Err(SessionError::NotOwner)) => {
+                return dismiss(shared, link, RefusalReason::NotOwner, NOT_OWNER);
             }
+            Some(Ok(SessionAction::Data)) if shared.data.is_some() && kind != ListenerKind::Members => {
+                return GreetOutcome::Request(SessionRequest::Data(packet.to_vec()));
+            }
+            Some(Ok(SessionAction::Deposit))
+                if kind != ListenerKind::Data && shared.config.deposits_bytes() > 0 =>
+            {
+                match frame.as_ref().and_then(named) {
+                    Some((header, id)) => {
+                        return GreetOutcome::Request(SessionRequest::Deposit(header, id));
+                    }
+                    None => None,
+                }
+            }
+            judged => judged.and_then(Result::ok),
+        };
+    };
+    match action {
+        Some(SessionAction::Bind(journal, _)) if kind != ListenerKind::Data => {
+            GreetOutcome::Request(SessionRequest::Journal(journal))
+        }
+        Some(SessionAction::Status) if kind != ListenerKind::Data => {
+            greeting.question = Some(shared.desk.ask(shared.acceptor_waker()));
+            GreetOutcome::Rests
+        }
+        refused => {
+            let (reason, why) = refusal(kind, refused);
+            dismiss(shared, link, reason, why)
         }
     }
-    outcome
 }
 
 const BAD_PROOF: &str =
@@ -253,13 +276,6 @@ fn dismiss(
     tracing::warn!(peer = link.peer(), "{why}");
     let _ = link.send(&[&shared.refusal(reason).encode(0)]);
     GreetOutcome::Gone
-}
-
-fn send_report(shared: &DaemonState, link: &mut Link) -> Result<SendProgress, LinkError> {
-    let mut header = FrameHeader::new(FrameKind::Report);
-    header.sender = shared.incarnation().0;
-    let body = shared.report().to_frame_body();
-    link.send(&[&header.encode(body.len()), &body])
 }
 
 /// The reason of a refusal for the client, and its log line. `None` is an invalid frame.

@@ -4,14 +4,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use netram_far_machine::limit::{DEPOSIT_LEASE, PRESSURE_CALM};
-use netram_proto::limit::{DOMAIN_BYTES_MAX, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN};
+use netram_proto::limit::{DOMAIN_BYTES_MAX, REASSEMBLY_BYTES_MAX, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN};
 use netram_transport::{MulticastGroup, NetAddress, Security, WaitPolicy};
 
 use crate::error::LenderStartError;
 use crate::file::{bytes_of, free_path};
 use crate::limit::{
-    CHUNK_BYTES_DEFAULT, CONNECTIONS_MAX_DEFAULT, DEPOSITS_PART, FIRST_FRAME_TIMEOUT, IDLE_TIMEOUT_DEFAULT,
-    JOURNALS_MAX_DEFAULT, KEEP_FREE_PART, MEMORY_BYTES_DEFAULT, NAME_BYTES_MAX, PENDING_MAX_DEFAULT,
+    BESIDE_BYTES, BESIDE_PART, CHUNK_BYTES_DEFAULT, CONNECTIONS_MAX_DEFAULT, DEPOSITS_PART,
+    FIRST_FRAME_TIMEOUT, IDLE_TIMEOUT_DEFAULT, JOURNALS_MAX_DEFAULT, KEEP_FREE_PART, LINK_BYTES,
+    MEMORY_BYTES_DEFAULT, NAME_BYTES_MAX, PENDING_MAX_DEFAULT, PROCESS_BYTES, QUOTA_BYTES_MIN, QUOTA_PART,
     SHARDS_MAX, SLOW_READER_TIMEOUT_DEFAULT, WAITS_DEFAULT,
 };
 use crate::store::StoreConfig;
@@ -210,6 +211,21 @@ impl LenderConfig {
             .min(self.memory)
     }
 
+    /// Maximum bytes of one journal.
+    pub fn quota_bytes(&self) -> u64 {
+        let usual = (self.memory / QUOTA_PART).max(QUOTA_BYTES_MIN);
+        self.quota.unwrap_or(usual.min(WINDOW_BYTES_MAX))
+    }
+
+    /// Maximum number of connections: as many as the limits allow, and as their buffers fit beside the lent
+    /// memory in what an administrator is told to leave for this process.
+    pub fn connections_max(&self) -> usize {
+        let beside = self.memory / BESIDE_PART + BESIDE_BYTES - PROCESS_BYTES;
+        let listening = self.multicast.as_ref().map_or(0, |_| REASSEMBLY_BYTES_MAX as u64);
+        let fitting = usize::try_from(beside / (LINK_BYTES + listening)).unwrap_or(usize::MAX);
+        self.limits.connections_max.min(fitting)
+    }
+
     pub(crate) fn check(&self) -> Result<(), LenderStartError> {
         let bad = |what, must| Err(LenderStartError::BadConfig { what, must });
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
@@ -255,7 +271,7 @@ impl LenderConfig {
             },
             memory: self.memory,
             chunk_bytes: self.chunk_bytes,
-            quota: self.quota.unwrap_or(WINDOW_BYTES_MAX),
+            quota: self.quota_bytes(),
             journals_max: self.journals_max,
             mlock: self.mlock,
             huge_pages: self.huge_pages,
@@ -268,6 +284,38 @@ impl LenderConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One journal could take all of the memory, and keep it with its session closed.
+    #[test]
+    fn one_journal_gets_half_of_the_memory_unless_a_quota_says_otherwise() {
+        let with = |memory, quota| LenderConfig {
+            memory,
+            quota,
+            ..LenderConfig::default()
+        };
+        assert_eq!(with(256 << 20, None).quota_bytes(), 128 << 20);
+        assert_eq!(with(8 << 30, None).quota_bytes(), WINDOW_BYTES_MAX);
+        assert_eq!(with(12 << 20, None).quota_bytes(), 8 << 20, "a usual window");
+        assert_eq!(with(256 << 20, Some(200 << 20)).quota_bytes(), 200 << 20);
+    }
+
+    /// Nine hundred clients that did not read their answers took 223 MiB beside the lent 64 MiB.
+    #[test]
+    fn the_buffers_of_all_connections_fit_beside_the_lent_memory() {
+        for memory in [1 << 20, 64 << 20, 256 << 20, 4 << 30, 64 << 30] {
+            let config = LenderConfig {
+                memory,
+                ..LenderConfig::default()
+            };
+            let connections = config.connections_max();
+            assert!(
+                (100..=CONNECTIONS_MAX_DEFAULT).contains(&connections),
+                "{connections}"
+            );
+            let beside = connections as u64 * LINK_BYTES + PROCESS_BYTES;
+            assert!(beside <= memory / BESIDE_PART + BESIDE_BYTES);
+        }
+    }
 
     #[test]
     fn settings_that_cannot_work_are_refused_by_name() {

@@ -1,7 +1,11 @@
 //! A bound session: it reads frames, answers them, and sends once a turn.
 //!
-//! A turn reads every packet that has arrived, passes it to the member, saves the member's state and sends
-//! all answers at once. Acknowledgements are cumulative, so only the last of several in a row is sent.
+//! A turn reads packets that have arrived, passes them to the member, saves the member's state and sends all
+//! answers at once. Acknowledgements are cumulative, so only the last of several in a row is sent.
+//!
+//! Whatever a client sends, its turn is short: it ends with what one read of the socket has brought, after a
+//! bounded number of frames, or when other frames than appends have taken their time. A question for the
+//! status pauses the session until a report is there.
 
 use std::time::Instant;
 
@@ -16,14 +20,17 @@ use netram_transport::{Link, OwnerId};
 
 use crate::accept::Greeting;
 use crate::journal::{AppendPath, JournalIndex, MemberJournal, ReassemblyOutcome};
-use crate::limit::PARTS_MAX;
+use crate::limit::{FRAMES_PER_TURN, PARTS_MAX, TURN_TIME};
 use crate::outbox::{Outbox, SessionEnd};
+use crate::report_desk::ReportTicket;
 use crate::state::{ConnectionPermit, DaemonState};
 use crate::stats::ShardCounters;
 
 /// The environment of a turn.
 pub(crate) struct TurnContext<'a> {
     pub(crate) now: Instant,
+    /// Index of the shard.
+    pub(crate) shard: usize,
     pub(crate) shared: &'a DaemonState,
     pub(crate) counters: &'a ShardCounters,
 }
@@ -41,6 +48,10 @@ pub(crate) struct Connection {
     reassembly: Option<Box<Reassembly>>,
     /// The peer's request to listen to a channel: its number and the channel. The shard answers it.
     pub(crate) channel_request: Option<(Lsn, ChannelInvite)>,
+    /// The peer's question for the status. Nothing is read until it is answered.
+    question: Option<ReportTicket>,
+    /// Whether the shard has it on its list of sessions with frames that the kernel does not report again.
+    pub(crate) is_due: bool,
     /// One bit for each kind of refusal that has been logged.
     logged: u16,
     _permit: ConnectionPermit,
@@ -62,6 +73,8 @@ impl Connection {
             ack: None,
             reassembly: None,
             channel_request: None,
+            question: None,
+            is_due: false,
             logged: 0,
             _permit: permit,
         }
@@ -74,14 +87,24 @@ impl Connection {
         Ok(self.outbox.flush(now)?)
     }
 
-    /// Reads and answers the frames that have arrived. Returns whether there were any. Costs about 250 ns an
+    /// Whether nothing is read from the session, since it waits for a report.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.question.is_some()
+    }
+
+    /// Whether there are frames for another turn, which the kernel does not report again.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.is_paused() && !self.outbox.is_blocked() && self.outbox.link.has_buffered()
+    }
+
+    /// Reads and answers some frames that have arrived. Returns whether there were any. Costs about 250 ns an
     /// append beside its CRC, its copy and the two system calls. Does not allocate.
     pub(crate) fn turn(
         &mut self,
         journal: &mut MemberJournal,
         turn: &TurnContext<'_>,
     ) -> Result<bool, SessionEnd> {
-        if !self.outbox.ready(turn.now)? {
+        if !self.outbox.ready(turn.now)? || !self.answer_question(turn)? {
             return Ok(false);
         }
         let taken = self.take(journal, turn);
@@ -102,9 +125,10 @@ impl Connection {
     }
 
     fn take(&mut self, journal: &mut MemberJournal, turn: &TurnContext<'_>) -> Result<usize, SessionEnd> {
-        let (mut frames, mut appends, mut bytes) = (0, 0, 0);
+        let (mut frames, mut appends, mut bytes, mut last) = (0, 0, 0, false);
         let mut ended = Ok(());
-        while self.outbox.has_room() {
+        let mut began = None;
+        while self.outbox.has_room() && frames < FRAMES_PER_TURN as u64 {
             let packet = match self.outbox.link.receive() {
                 Ok(Some(packet)) => packet,
                 Ok(None) => break,
@@ -116,8 +140,8 @@ impl Connection {
             frames += 1;
             let reply = match judge(&mut self.session, packet) {
                 Ok(PacketRequest::Status) => {
-                    self.report(turn)?;
-                    continue;
+                    self.question = Some(turn.shared.desk.ask(turn.shard));
+                    break;
                 }
                 Ok(PacketRequest::ChannelInvite(number, tune)) => {
                     self.channel_request = Some((number, tune));
@@ -127,6 +151,8 @@ impl Connection {
                     if frame.header.kind == FrameKind::Append {
                         appends += 1;
                         bytes += frame.body.len() as u64;
+                    } else if is_time_up(&mut began) {
+                        last = true;
                     }
                     if let Some(reassembly) = &mut self.reassembly {
                         match frame.header.kind {
@@ -153,7 +179,7 @@ impl Connection {
                 Err(ProtocolBreach) => MemberReply::bare(turn.shared.refusal(RefusalReason::Malformed)),
             };
             ended = self.answer(reply, journal, turn);
-            if ended.is_err() || !self.outbox.link.has_buffered() {
+            if ended.is_err() || last || !self.outbox.link.has_buffered() {
                 break;
             }
         }
@@ -285,11 +311,21 @@ impl Connection {
         }
     }
 
-    fn report(&mut self, turn: &TurnContext<'_>) -> Result<(), SessionEnd> {
+    /// Answers a question for the status, if the report is there. Returns whether frames may be read.
+    fn answer_question(&mut self, turn: &TurnContext<'_>) -> Result<bool, SessionEnd> {
+        let Some(ticket) = self.question else {
+            return Ok(true);
+        };
+        let Some(report) = turn.shared.desk.take(ticket) else {
+            return Ok(false);
+        };
+        self.question = None;
         let mut header = FrameHeader::new(FrameKind::Report);
         header.sender = turn.shared.incarnation().0;
         self.queue_ack()?;
-        self.queue(&header, &turn.shared.report().to_frame_body())
+        self.queue(&header, &report)?;
+        self.outbox.flush(turn.now)?;
+        Ok(!self.outbox.is_blocked())
     }
 
     fn queue_ack(&mut self) -> Result<(), SessionEnd> {
@@ -343,6 +379,12 @@ fn may_fence(owner: Option<OwnerId>, journal: &MemberJournal, frame: &Frame<'_>)
     allows_fence(journal.id, frame, journal.last_fence(), is_signed)
 }
 
+/// Whether the frames of this turn that are no appends have taken their time. It begins with the first call.
+fn is_time_up(began: &mut Option<Instant>) -> bool {
+    let now = Instant::now();
+    now.duration_since(*began.get_or_insert(now)) >= TURN_TIME
+}
+
 /// The peer sent a frame that is invalid in this state.
 struct ProtocolBreach;
 
@@ -371,5 +413,149 @@ fn judge<'a>(session: &mut LenderSession, packet: &'a [u8]) -> Result<PacketRequ
             | SessionAction::Prove(_),
         )
         | Err(_) => Err(ProtocolBreach),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use netram_proto::id::JournalId;
+    use netram_transport::{HandshakeProgress, Listener, NetAddress, Security, Waker, connect};
+
+    use super::*;
+    use crate::config::LenderConfig;
+    use crate::journal::ShardJournals;
+    use crate::store::WindowStore;
+
+    const ID: JournalId = JournalId(7);
+
+    /// A shard's state, a session that is bound to a journal, and the client's end of its link.
+    struct Bench {
+        _directory: tempfile::TempDir,
+        shared: Arc<DaemonState>,
+        journals: ShardJournals,
+        connection: Connection,
+        client: Link,
+    }
+
+    impl Bench {
+        fn new() -> Bench {
+            let directory = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
+            let config = LenderConfig {
+                memory: 64 * 1024,
+                chunk_bytes: 4096,
+                journals_max: 1,
+                store: Some(directory.path().join("store")),
+                ..LenderConfig::default()
+            };
+            let (store, _) = WindowStore::open(&config.store_config()).unwrap();
+            let wakers = (0..3).map(|_| Waker::new().unwrap()).collect();
+            let addresses = (Vec::new(), Vec::new());
+            let shared = Arc::new(DaemonState::new(config, store, None, addresses, wakers));
+            let mut journals = ShardJournals::new(Arc::clone(&shared), Vec::new());
+            let address = NetAddress::Unix(directory.path().join("socket"));
+            let (client, link) = link_pair(&address);
+            let mut session = LenderSession::default();
+            let id = ID.0.to_le_bytes();
+            let header = FrameHeader::new(FrameKind::Bind);
+            session.handle(&Frame { header, body: &id }).unwrap();
+            let Ok(index) = journals.bind(ID) else {
+                panic!("the store has a slot")
+            };
+            let permit = shared.permit().unwrap();
+            let connection = Connection::new(link, session, index, permit, Instant::now());
+            Bench {
+                _directory: directory,
+                shared,
+                journals,
+                connection,
+                client,
+            }
+        }
+
+        fn turn(&mut self) -> bool {
+            let turn = TurnContext {
+                now: Instant::now(),
+                shard: 0,
+                shared: &self.shared,
+                counters: &self.shared.counters[0],
+            };
+            let journal = self.journals.at(self.connection.index);
+            self.connection.turn(journal, &turn).unwrap()
+        }
+
+        /// Sends `count` frames of this kind, as many as fit one read of the socket.
+        fn say(&mut self, kind: FrameKind, count: usize) {
+            let frame = FrameHeader::new(kind).encode(0);
+            (0..count).for_each(|_| self.client.queue(&[&frame]).unwrap());
+            assert!(self.client.flush().unwrap(), "the socket takes them all");
+        }
+
+        /// Number of frames that the client has got.
+        fn answers(&mut self) -> usize {
+            let mut answers = 0;
+            while self.client.receive().unwrap().is_some() {
+                answers += 1;
+            }
+            answers
+        }
+    }
+
+    fn link_pair(address: &NetAddress) -> (Link, Link) {
+        let listener = Listener::bind(address, Security::Insecure).unwrap();
+        let there = address.clone();
+        let patience = Duration::from_secs(20);
+        let client = std::thread::spawn(move || connect(&there, &Security::Insecure, patience).unwrap());
+        let mut pending = loop {
+            match listener.accept(Instant::now()).unwrap() {
+                Some(pending) => break pending,
+                None => std::thread::yield_now(),
+            }
+        };
+        loop {
+            match pending.advance(Instant::now()).unwrap() {
+                HandshakeProgress::Done(link) => return (client.join().unwrap(), link),
+                HandshakeProgress::NeedRead => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// A turn answered everything that had come, two thousand frames with one read of the socket.
+    #[test]
+    fn a_turn_ends_after_a_bounded_number_of_frames() {
+        const SENT: usize = 2000;
+        let mut bench = Bench::new();
+        bench.say(FrameKind::Ping, SENT);
+        assert!(bench.turn());
+        let first = bench.answers();
+        assert!(
+            (1..=FRAMES_PER_TURN).contains(&first),
+            "{first} answers in one turn"
+        );
+        assert!(bench.connection.has_more(), "the shard is told to come back");
+        let mut answered = first;
+        while bench.connection.has_more() {
+            bench.turn();
+            answered += bench.answers();
+        }
+        assert_eq!(answered, SENT);
+    }
+
+    #[test]
+    fn a_question_for_the_status_pauses_the_session_until_a_report_is_there() {
+        let mut bench = Bench::new();
+        bench.say(FrameKind::Status, 3);
+        assert!(bench.turn());
+        for _ in 0..3 {
+            assert!(bench.connection.is_paused() && !bench.connection.has_more());
+            assert!(!bench.turn());
+            assert_eq!(bench.answers(), 0);
+            bench.shared.desk.build(&bench.shared);
+            bench.turn();
+            assert_eq!(bench.answers(), 1);
+        }
+        assert!(!bench.connection.is_paused());
     }
 }

@@ -13,10 +13,11 @@ pub trait DataService: Send + Sync {
     /// Takes over a session. Must not block, since the calling thread accepts connections.
     fn take(&self, session: DataSession);
 
-    /// Reports on each replica, for the lender's status. Must not block for long.
+    /// Reports on each replica, for the lender's status. May wait for a disk: the thread that builds reports
+    /// calls it, and no other.
     fn replicas(&self) -> Vec<ReplicaReport>;
 
-    /// Reports the space of all replicas, for the lender's status. Must not block for long.
+    /// Reports the space of all replicas, for the lender's status. May wait for a disk, too.
     fn copies(&self) -> CopiesReport;
 }
 

@@ -16,6 +16,7 @@ use crate::deposit::DepositThread;
 use crate::error::LenderStartError;
 use crate::journal::ShardJournals;
 use crate::report::StatusReport;
+use crate::report_desk::ReportDesk;
 use crate::shard::Shard;
 use crate::state::{DaemonState, ThreadEndGuard};
 use crate::store::{RestoredMember, StoreOrigin, WindowStore};
@@ -110,7 +111,7 @@ impl Lender {
         for kept in kept {
             kept_by_shard[shared.shard_of(kept.memory.journal())].push(kept);
         }
-        let mut jobs: Vec<Job> = Vec::with_capacity(count + 2);
+        let mut jobs: Vec<Job> = Vec::with_capacity(count + 3);
         let mut senders = Vec::with_capacity(count);
         for (index, kept) in kept_by_shard.into_iter().enumerate() {
             let poller = Poller::new().map_err(system("make a poller"))?;
@@ -139,6 +140,12 @@ impl Lender {
         let acceptor = LenderAcceptor::open(Arc::clone(shared), poller, listeners, senders, sender)
             .map_err(system("wait for connections"))?;
         jobs.push(("netram-accept".to_owned(), None, Box::new(move || acceptor.run())));
+        let reporter = Arc::clone(shared);
+        jobs.push((
+            "netram-report".to_owned(),
+            None,
+            Box::new(move || ReportDesk::run(&reporter)),
+        ));
         for (name, pin, run) in jobs {
             let guard = ThreadEndGuard(Arc::clone(shared));
             let body = move || {

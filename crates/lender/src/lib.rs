@@ -20,6 +20,7 @@
 //! | `accept` | handshakes and first frames of new connections |
 //! | `deposit` | pages of other machines' far-memory arenas |
 //! | `data` | the interface to a service that keeps replicas of volumes on this machine's disk |
+//! | [`report`], `report_desk` | the status, and the thread that builds it |
 //! | `lender`, `state` | starting and stopping |
 //! | [`limit`] | all limits |
 //!
@@ -43,6 +44,7 @@ mod memory;
 mod outbox;
 mod pacer;
 pub mod report;
+mod report_desk;
 mod shard;
 mod slot;
 mod slots;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
+use netram_transport::link::{RECEIVE_BUFFER_BYTES, SEND_BUFFER_BYTES};
 
 /// Default bytes of a chunk. A window is a list of chunks, so memory never fragments. A chunk is much larger
 /// than a frame, so most appends are contiguous.
@@ -27,6 +28,21 @@ pub const DEPOSITS_MAX: usize = 1024;
 /// data that must be safe.
 pub const DEPOSITS_PART: u64 = 2;
 
+/// By default one journal may take one part in this many of the memory, so that no client has all of it.
+pub const QUOTA_PART: u64 = 2;
+/// But a journal gets at least the window that clients ask for by default, as far as there is room.
+pub const QUOTA_BYTES_MIN: u64 = 8 << 20;
+
+/// One part in this many of the lent memory, and [`BESIDE_BYTES`], are what an administrator is told to leave
+/// for the process beside that memory (docs/guide/operations/upgrade.md). Sessions' buffers must fit.
+pub const BESIDE_PART: u64 = 4;
+/// See [`BESIDE_PART`].
+pub const BESIDE_BYTES: u64 = 64 << 20;
+/// Bytes of the process itself beside the sessions' buffers: code, threads, tables.
+pub const PROCESS_BYTES: u64 = 24 << 20;
+/// Maximum bytes of a connection: its link's buffers, which hold unread answers, and its own state.
+pub const LINK_BYTES: u64 = (SEND_BUFFER_BYTES + RECEIVE_BUFFER_BYTES + 8 * 1024) as u64;
+
 /// Bytes released to the machine or reserved again in one turn of the deposit thread: some milliseconds.
 pub const UNBACKED_BYTES_PER_TURN: u64 = 32 << 20;
 /// Interval at which the machine's memory is checked. It reads two small files: 50 µs.
@@ -36,11 +52,22 @@ pub const KEEP_FREE_PART: u64 = 20;
 /// Default maximum share of time for which programs may wait for memory, in hundredths of a percent.
 pub const WAITS_DEFAULT: u32 = 1000;
 
+/// Maximum frames of one session that a thread handles before the other sessions have their turn.
+pub const FRAMES_PER_TURN: usize = 256;
+/// Time after which a session's turn ends even so. Only frames that are no appends are timed: one read of the
+/// socket bounds the bytes of those. Half of a commit's round trip, so that a client without rest delays the
+/// commits of others by little.
+pub const TURN_TIME: Duration = Duration::from_micros(20);
+/// Minimum time between two reports. Building one visits all journals and, on a data lender, reads files.
+pub const REPORT_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum connections accepted in a row. The others wait in the kernel, while pending clients are greeted.
+pub const ACCEPTS_PER_TURN: usize = 32;
 /// Maximum datagrams that a shard handles before it polls its connections again.
 pub const DATAGRAMS_PER_TURN: usize = 64;
 /// Maximum number of shards of one lender.
 pub const SHARDS_MAX: usize = 64;
-/// Default maximum number of connections; each costs about half a megabyte of buffers.
+/// Default maximum number of connections. A lender of less than 1.3 GiB has room for fewer: each costs
+/// [`LINK_BYTES`].
 pub const CONNECTIONS_MAX_DEFAULT: usize = 1024;
 /// Default maximum number of connections that are in their handshake or have not bound yet. A further one is
 /// refused as busy.
@@ -72,6 +99,7 @@ pub const REPORT_MARGIN_BYTES: usize = 8 * 1024;
 /// remedy.
 pub const WINDOWS_NAMED: usize = 8;
 
+const _: () = assert!(BESIDE_BYTES > PROCESS_BYTES);
 const _: () = assert!(CHUNK_BYTES_MIN.is_power_of_two());
 const _: () = assert!(REPORT_MARGIN_BYTES < FRAME_BODY_BYTES_MAX);
 const _: () = assert!(CHUNKS_MAX <= u32::MAX as u64);

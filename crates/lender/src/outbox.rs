@@ -50,8 +50,8 @@ pub(crate) struct Outbox {
     queued: usize,
     /// When the link first had bytes that the peer does not read.
     blocked_since: Option<Instant>,
-    /// Whether the poller polls for writability.
-    waits_to_write: bool,
+    /// The events that the poller reports.
+    interest: Interest,
     last_contact: Instant,
 }
 
@@ -61,7 +61,7 @@ impl Outbox {
             link,
             queued: 0,
             blocked_since: None,
-            waits_to_write: false,
+            interest: Interest::Read,
             last_contact: now,
         }
     }
@@ -115,17 +115,19 @@ impl Outbox {
         Ok(!self.is_blocked())
     }
 
-    /// Polls for writability while answers are queued, and only then.
-    pub(crate) fn watch(&mut self, poller: &Poller, index: usize) -> std::io::Result<()> {
-        if self.is_blocked() == self.waits_to_write {
+    /// Polls for writability while answers are queued, and for readability while frames are read, which a
+    /// `paused` session does not do. A socket polled for what its session does not take would keep the thread
+    /// awake.
+    pub(crate) fn watch(&mut self, poller: &Poller, index: usize, paused: bool) -> std::io::Result<()> {
+        let interest = match (self.is_blocked(), paused) {
+            (true, _) => Interest::Write,
+            (false, true) => Interest::Nothing,
+            (false, false) => Interest::Read,
+        };
+        if interest == self.interest {
             return Ok(());
         }
-        self.waits_to_write = self.is_blocked();
-        let interest = if self.is_blocked() {
-            Interest::ReadWrite
-        } else {
-            Interest::Read
-        };
+        self.interest = interest;
         poller.modify(&self.link, index as u64, interest)
     }
 }

@@ -45,6 +45,10 @@ pub(crate) struct Shard {
     journals: ShardJournals,
     connections: Vec<Option<Connection>>,
     vacant: Vec<usize>,
+    /// Connections whose last turn ended before their frames did. The kernel does not report those again.
+    due: Vec<usize>,
+    /// The connections of `due` that are being served.
+    due_now: Vec<usize>,
     /// The multicast receiver, while a session listens to a channel.
     multicast_receiver: Option<MulticastReceiver>,
     /// The current receiver's drop counts when they were last added to the counters.
@@ -74,6 +78,8 @@ impl Shard {
             journals,
             connections: Vec::new(),
             vacant: Vec::new(),
+            due: Vec::new(),
+            due_now: Vec::new(),
             multicast_receiver: None,
             dropped: DropCounts::default(),
             log_again_at: now,
@@ -108,6 +114,8 @@ impl Shard {
 
     /// Polls every connection directly. Returns whether a frame arrived.
     fn ask_each(&mut self) -> bool {
+        // All are served below, and listed again if they have more.
+        self.clear_due();
         let mut received = self.receive_multicast();
         for index in 0..self.connections.len() {
             received |= self.serve(index);
@@ -115,8 +123,24 @@ impl Shard {
         received
     }
 
-    /// Waits for ready connections and serves them. Returns whether a frame arrived.
+    /// Takes the list of connections that are due.
+    fn clear_due(&mut self) {
+        self.due_now.clear();
+        std::mem::swap(&mut self.due, &mut self.due_now);
+        for &index in &self.due_now {
+            if let Some(connection) = &mut self.connections[index] {
+                connection.is_due = false;
+            }
+        }
+    }
+
+    /// Waits for ready connections and serves them, and those that are due. Returns whether a frame arrived.
     fn wait(&mut self, events: &mut ReadyEvents, timeout: Duration) -> bool {
+        let timeout = if self.due.is_empty() {
+            timeout
+        } else {
+            Duration::ZERO
+        };
         if let Err(error) = self.poller.wait(events, Some(timeout)) {
             // The poller is our own and the arguments are valid, so it does not fail; if it does, the shard
             // is useless.
@@ -124,9 +148,14 @@ impl Shard {
         }
         self.now = Instant::now();
         let mut received = false;
+        self.clear_due();
+        for at in 0..self.due_now.len() {
+            received |= self.serve(self.due_now[at]);
+        }
         for ready in events.iter() {
             if ready.token == WAKER {
                 self.take_arrivals();
+                self.answer_questions();
                 received = true;
             } else if ready.token == MULTICAST_TOKEN {
                 received |= self.receive_multicast();
@@ -146,6 +175,18 @@ impl Shard {
         }
         if self.shared.stopping() {
             self.housekeeping = self.now;
+        }
+    }
+
+    /// Serves the connections that wait for a report.
+    fn answer_questions(&mut self) {
+        for index in 0..self.connections.len() {
+            if self.connections[index]
+                .as_ref()
+                .is_some_and(Connection::is_paused)
+            {
+                self.serve(index);
+            }
         }
     }
 
@@ -196,7 +237,7 @@ impl Shard {
         }
     }
 
-    /// Gives one connection its turn. Returns whether a frame arrived.
+    /// Gives one connection one turn. Returns whether a frame arrived.
     fn serve(&mut self, index: usize) -> bool {
         let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else {
             // Ended earlier in this round.
@@ -204,47 +245,46 @@ impl Shard {
         };
         let turn = TurnContext {
             now: self.now,
+            shard: self.index,
             shared: &self.shared,
             counters: &self.shared.counters[self.index],
         };
-        let mut received = false;
-        loop {
-            let journal = self.journals.at(connection.index);
-            match connection.turn(journal, &turn) {
-                Ok(more) => received |= more,
-                Err(ending) => {
-                    self.end(index, ending);
-                    return true;
-                }
+        let journal = self.journals.at(connection.index);
+        let received = match connection.turn(journal, &turn) {
+            Ok(received) => received,
+            Err(ending) => {
+                self.end(index, ending);
+                return true;
             }
-            if let Some((number, tune)) = connection.channel_request.take() {
-                let answer = if listen(
-                    &mut self.multicast_receiver,
-                    &self.poller,
-                    &self.shared,
-                    &tune,
-                    index,
-                ) {
-                    connection.listen();
-                    let mut header = FrameHeader::new(FrameKind::Listening);
-                    header.sender = self.shared.incarnation().0;
-                    header.lsn = number;
-                    header
-                } else {
-                    turn.counters.refused(RefusalReason::NoGroup as u8);
-                    self.shared.refusal(RefusalReason::NoGroup)
-                };
-                if let Err(ending) = connection.say(answer, &[], self.now) {
-                    self.end(index, ending);
-                    return true;
-                }
-            }
-            watch(&self.poller, connection, index);
-            // The kernel does not report packets that the link has already read.
-            if connection.outbox.is_blocked() || !connection.outbox.link.has_buffered() {
-                return received;
+        };
+        if let Some((number, tune)) = connection.channel_request.take() {
+            let answer = if listen(
+                &mut self.multicast_receiver,
+                &self.poller,
+                &self.shared,
+                &tune,
+                index,
+            ) {
+                connection.listen();
+                let mut header = FrameHeader::new(FrameKind::Listening);
+                header.sender = self.shared.incarnation().0;
+                header.lsn = number;
+                header
+            } else {
+                turn.counters.refused(RefusalReason::NoGroup as u8);
+                self.shared.refusal(RefusalReason::NoGroup)
+            };
+            if let Err(ending) = connection.say(answer, &[], self.now) {
+                self.end(index, ending);
+                return true;
             }
         }
+        watch(&self.poller, connection, index);
+        if connection.has_more() && !connection.is_due {
+            connection.is_due = true;
+            self.due.push(index);
+        }
+        received
     }
 
     /// Reads the datagrams that have arrived and answers them over their sessions' links. Returns whether
@@ -271,6 +311,7 @@ impl Shard {
         };
         let turn = TurnContext {
             now: self.now,
+            shard: self.index,
             shared: &self.shared,
             counters: &self.shared.counters[self.index],
         };
@@ -473,7 +514,7 @@ fn listen(
 
 /// Polls for writability while answers are queued, and only then.
 fn watch(poller: &Poller, connection: &mut Connection, index: usize) {
-    if let Err(error) = connection.outbox.watch(poller, index) {
+    if let Err(error) = connection.outbox.watch(poller, index, connection.is_paused()) {
         // The next frame, which a client sends within a heartbeat, makes the session try again.
         tracing::error!(%error, "cannot change what a connection is polled for; retrying");
     }

@@ -12,6 +12,7 @@ use netram_transport::{MulticastGroup, NetAddress, Security, Waker};
 use crate::config::LenderConfig;
 use crate::data::DataService;
 use crate::report::{MemoryReport, StatusReport};
+use crate::report_desk::ReportDesk;
 use crate::stats::{DepositStats, HandshakeFailures, JournalStats, ShardCounters};
 use crate::store::WindowStore;
 
@@ -29,9 +30,12 @@ pub(crate) struct DaemonState {
     pub(crate) handshakes: HandshakeFailures,
     /// Counters and reports of deposits.
     pub(crate) deposits: DepositStats,
+    /// The status for those who ask over links.
+    pub(crate) desk: ReportDesk,
     /// Wakers of the shards, then of the deposit thread; the acceptor's is last.
     pub(crate) wakers: Vec<Waker>,
     connections: AtomicUsize,
+    connections_max: usize,
     journals: Mutex<BTreeMap<JournalId, Arc<JournalStats>>>,
     stopping: AtomicBool,
     /// Set by a thread that panicked.
@@ -60,6 +64,7 @@ impl DaemonState {
     ) -> DaemonState {
         let shards = wakers.len() - 2;
         DaemonState {
+            connections_max: config.connections_max(),
             config,
             store,
             data,
@@ -69,13 +74,15 @@ impl DaemonState {
             counters: (0..shards).map(|_| ShardCounters::default()).collect(),
             handshakes: HandshakeFailures::default(),
             deposits: DepositStats::default(),
+            desk: ReportDesk::default(),
             connections: AtomicUsize::new(0),
             journals: Mutex::default(),
             stopping: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             shutdown: Mutex::new(Shutdown {
                 deadline: None,
-                threads: wakers.len(),
+                // Each has a waker but the one that builds reports.
+                threads: wakers.len() + 1,
                 windows_left: 0,
             }),
             wakers,
@@ -90,6 +97,11 @@ impl DaemonState {
     /// The waker of the deposit thread.
     pub(crate) fn deposit_waker(&self) -> &Waker {
         &self.wakers[self.counters.len()]
+    }
+
+    /// Index of the acceptor's waker.
+    pub(crate) fn acceptor_waker(&self) -> usize {
+        self.counters.len() + 1
     }
 
     /// A refusal by the lender itself, not by a member.
@@ -110,7 +122,7 @@ impl DaemonState {
 
     /// A permit for one more connection, if the limit allows; dropping it gives it back.
     pub(crate) fn permit(self: &Arc<DaemonState>) -> Option<ConnectionPermit> {
-        let limit = self.config.limits.connections_max;
+        let limit = self.connections_max;
         let more = |count: usize| (count < limit).then_some(count + 1);
         self.connections
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
@@ -131,6 +143,8 @@ impl DaemonState {
         self.journals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The lender's status. Reads the copies' files on a data lender, so the threads that serve clients leave
+    /// this to [`ReportDesk`].
     pub(crate) fn report(&self) -> StatusReport {
         let now = Instant::now();
         let mut report = StatusReport {
@@ -195,6 +209,7 @@ impl DaemonState {
         ending.deadline = Some(ending.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
         drop(ending);
         self.stopping.store(true, Ordering::Release);
+        self.desk.stop();
         for waker in &self.wakers {
             if let Err(error) = waker.wake() {
                 tracing::error!(%error, "cannot wake a thread of the lender; it will stop a little later");
@@ -273,8 +288,8 @@ mod tests {
             (Vec::new(), Vec::new()),
             wakers,
         ));
-        let guards = [(); 3].map(|()| ThreadEndGuard(Arc::clone(&shared)));
-        let [broken, keeper, other] = guards;
+        let guards = [(); 4].map(|()| ThreadEndGuard(Arc::clone(&shared)));
+        let [broken, keeper, other, reporter] = guards;
         let thread = std::thread::spawn(move || {
             let _guard = broken;
             // Unwinds as a panic does, without its message.
@@ -288,7 +303,7 @@ mod tests {
                 .is_some_and(|deadline| deadline <= Instant::now()),
             "at once"
         );
-        drop((keeper, other));
+        drop((keeper, other, reporter));
         shared.wait_ended();
     }
 }

@@ -223,6 +223,8 @@ impl Testbed {
         let mut flag = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
         if !more.iter().any(|word| word == "--memory") {
             flag("--memory", LENDER_MEMORY.to_owned());
+            // Some figures fill it with one window.
+            flag("--quota", LENDER_MEMORY.to_owned());
         }
         flag("--domain", format!("domain-{number}"));
         flag("--wait", spec.wait.to_string());

@@ -51,6 +51,10 @@ pub trait ConnectionHandler {
     /// Whether the acceptor must end. Wake it to make it look.
     fn is_stopping(&self) -> bool;
 
+    /// Notes that the waker was woken. A handler that wakes the acceptor for other reasons than its end must
+    /// drain the waker here. Then all resting connections are greeted again.
+    fn on_woken(&mut self) {}
+
     /// A permit for one more connection; `None` if there is none left.
     fn permit(&mut self) -> Option<Self::Permit>;
 
@@ -79,6 +83,8 @@ pub enum GreetOutcome<R> {
     Waits,
     /// The client was answered, and may ask again.
     Answered,
+    /// The client's question is answered later: nothing is read from it until the acceptor is woken.
+    Rests,
     /// The connection leaves this thread.
     Request(R),
     /// The link failed, or the client was refused.
@@ -105,6 +111,8 @@ struct UnboundConnection<H: ConnectionHandler> {
     listener: usize,
     /// `None` for a connection that is kept only to be told that the server is busy.
     permit: Option<H::Permit>,
+    /// The events that the poller reports.
+    interest: Interest,
 }
 
 enum Stage<G> {
@@ -162,7 +170,7 @@ impl<H: ConnectionHandler> Acceptor<H> {
             self.now = Instant::now();
             for ready in events.iter() {
                 match ready.token {
-                    WAKER => (),
+                    WAKER => self.wake(),
                     token if token >= LISTENERS => self.accept((token - LISTENERS) as usize),
                     token => self.advance(token as usize),
                 }
@@ -171,6 +179,15 @@ impl<H: ConnectionHandler> Acceptor<H> {
                 housekeeping = self.now + self.limits.housekeeping;
                 self.housekeep();
             }
+        }
+    }
+
+    /// Greets the connections that rest.
+    fn wake(&mut self) {
+        self.handler.on_woken();
+        let rests = |connection: &UnboundConnection<H>| connection.interest == Interest::Nothing;
+        for index in self.pending.find(rests) {
+            self.advance(index);
         }
     }
 
@@ -212,6 +229,7 @@ impl<H: ConnectionHandler> Acceptor<H> {
             stage: Stage::Handshaking(pending),
             listener,
             permit,
+            interest: Interest::Read,
         };
         let index = self.pending.insert(self.now, deadline, admitted, connection);
         let Some(connection) = self.pending.get_mut(index) else {
@@ -254,13 +272,38 @@ impl<H: ConnectionHandler> Acceptor<H> {
         let Stage::Greeting(link, greeting) = &mut connection.stage else {
             return;
         };
-        match self.handler.greet(connection.listener, link, greeting) {
+        let outcome = self.handler.greet(connection.listener, link, greeting);
+        // A socket polled for what is not taken from it would keep the thread awake.
+        let interest = match &outcome {
+            GreetOutcome::Rests => Interest::Nothing,
+            _ if !link.is_flushed() => Interest::Write,
+            _ => Interest::Read,
+        };
+        match outcome {
             GreetOutcome::Waits => (),
-            GreetOutcome::Answered => self.pending.on_answered(self.now, index),
-            GreetOutcome::Request(request) => self.hand_over(index, request),
+            // Who has asked is not silent while it waits.
+            GreetOutcome::Answered | GreetOutcome::Rests => self.pending.on_answered(self.now, index),
+            GreetOutcome::Request(request) => return self.hand_over(index, request),
             GreetOutcome::Gone => {
                 self.pending.remove(index);
+                return;
             }
+        }
+        self.poll_for(index, interest);
+    }
+
+    /// Polls a connection for these events only.
+    fn poll_for(&mut self, index: usize, interest: Interest) {
+        let Some(connection) = self.pending.get_mut(index) else {
+            return;
+        };
+        if connection.interest == interest {
+            return;
+        }
+        connection.interest = interest;
+        if let Err(error) = self.poller.modify(&connection.stage, index as u64, interest) {
+            tracing::error!(%error, "cannot change what a new connection is polled for; it is closed");
+            self.pending.remove(index);
         }
     }
 

@@ -186,6 +186,11 @@ impl Link {
         Ok(self.outgoing.is_empty())
     }
 
+    /// Whether the socket has taken all queued bytes.
+    pub fn is_flushed(&self) -> bool {
+        self.outgoing.is_empty()
+    }
+
     /// Returns the next packet, or `None` if no whole packet has arrived. Reads the socket, once, only if no
     /// whole packet is buffered.
     ///

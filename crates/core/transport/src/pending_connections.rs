@@ -154,6 +154,17 @@ impl<T> PendingConnections<T> {
         late.collect()
     }
 
+    /// Indices of the connections for which `is_wanted` is true.
+    pub fn find(&self, is_wanted: impl Fn(&T) -> bool) -> Vec<usize> {
+        let places = self.places.iter().enumerate();
+        let wanted = places.filter(|(_, pending)| {
+            pending
+                .as_ref()
+                .is_some_and(|pending| is_wanted(&pending.owner_value))
+        });
+        wanted.map(|(index, _)| index).collect()
+    }
+
     /// Number of admitted connections.
     pub fn admitted(&self) -> usize {
         self.admitted

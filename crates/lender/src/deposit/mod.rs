@@ -60,6 +60,10 @@ pub(crate) struct DepositThread {
     inbox: Receiver<DepositArrival>,
     deposits: BTreeMap<DepositId, Deposit>,
     sessions: Vec<Option<DepositSession>>,
+    /// Sessions whose last turn ended before their frames did. The kernel does not report those again.
+    due: Vec<usize>,
+    /// The sessions of `due` that are being served.
+    due_now: Vec<usize>,
     watch: PressureWatch,
     now: Instant,
     housekeeping: Instant,
@@ -80,6 +84,8 @@ impl DepositThread {
             inbox,
             deposits: BTreeMap::new(),
             sessions: Vec::new(),
+            due: Vec::new(),
+            due_now: Vec::new(),
             now,
             housekeeping: now,
         })
@@ -112,6 +118,8 @@ impl DepositThread {
     }
 
     fn ask_each(&mut self) -> bool {
+        // All are served below, and listed again if they have more.
+        self.clear_due();
         let mut received = false;
         for index in 0..self.sessions.len() {
             received |= self.serve(index);
@@ -120,11 +128,20 @@ impl DepositThread {
     }
 
     fn wait(&mut self, events: &mut ReadyEvents, timeout: Duration) -> bool {
+        let timeout = if self.due.is_empty() {
+            timeout
+        } else {
+            Duration::ZERO
+        };
         if let Err(error) = self.poller.wait(events, Some(timeout)) {
             panic!("waiting for deposits' sessions failed: {error}");
         }
         self.now = Instant::now();
         let mut received = false;
+        self.clear_due();
+        for at in 0..self.due_now.len() {
+            received |= self.serve(self.due_now[at]);
+        }
         for ready in events.iter() {
             if ready.token == WAKER {
                 self.take_arrivals();
@@ -228,34 +245,43 @@ impl DepositThread {
         self.sessions.len() - 1
     }
 
-    /// Gives one session its turn. Returns whether a frame arrived.
+    /// Gives one session one turn. Returns whether a frame arrived.
     fn serve(&mut self, index: usize) -> bool {
-        let mut received = false;
-        loop {
-            let Some(session) = self.sessions.get_mut(index).and_then(Option::as_mut) else {
-                return received;
-            };
-            let Some(deposit) = self.deposits.get_mut(&session.id) else {
-                unreachable!("a deposit outlives its session")
-            };
-            let slots = deposit.server.slots();
-            let turn = session.turn(&mut deposit.server, &mut deposit.memory, &self.shared, self.now);
-            let (id, resized) = (session.id, deposit.server.slots() != slots);
-            match turn {
-                Ok(more) => received |= more,
-                Err(ending) => {
-                    self.end(index, ending);
-                    return true;
-                }
+        let Some(session) = self.sessions.get_mut(index).and_then(Option::as_mut) else {
+            return false;
+        };
+        let Some(deposit) = self.deposits.get_mut(&session.id) else {
+            unreachable!("a deposit outlives its session")
+        };
+        let slots = deposit.server.slots();
+        let turn = session.turn(&mut deposit.server, &mut deposit.memory, &self.shared, self.now);
+        let (id, resized) = (session.id, deposit.server.slots() != slots);
+        let received = match turn {
+            Ok(received) => received,
+            Err(ending) => {
+                self.end(index, ending);
+                return true;
             }
-            watch(&self.poller, session, index);
-            let again = !session.outbox.is_blocked() && session.outbox.link.has_buffered();
-            if resized {
-                self.ask_back();
-                self.publish(id);
-            }
-            if !again {
-                return received;
+        };
+        watch(&self.poller, session, index);
+        if session.has_more() && !session.is_due {
+            session.is_due = true;
+            self.due.push(index);
+        }
+        if resized {
+            self.ask_back();
+            self.publish(id);
+        }
+        received
+    }
+
+    /// Takes the list of sessions that are due.
+    fn clear_due(&mut self) {
+        self.due_now.clear();
+        std::mem::swap(&mut self.due, &mut self.due_now);
+        for &index in &self.due_now {
+            if let Some(session) = &mut self.sessions[index] {
+                session.is_due = false;
             }
         }
     }
@@ -424,7 +450,7 @@ impl DepositThread {
 
 /// Polls for writability while answers are queued, and only then.
 fn watch(poller: &Poller, session: &mut DepositSession, index: usize) {
-    if let Err(error) = session.outbox.watch(poller, index) {
+    if let Err(error) = session.outbox.watch(poller, index, false) {
         // The next frame, which a client sends within a heartbeat, makes the session try again.
         tracing::error!(%error, "cannot change what a connection is polled for; retrying");
     }

@@ -9,6 +9,7 @@ use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::Link;
 
 use super::memory::DepositMemory;
+use crate::limit::FRAMES_PER_TURN;
 use crate::outbox::{Outbox, SessionEnd};
 use crate::state::{ConnectionPermit, DaemonState};
 
@@ -18,6 +19,8 @@ pub(super) struct DepositSession {
     pub(super) epoch: Epoch,
     /// Whether the owner was told that the lender is stopping.
     pub(super) withdrawn: bool,
+    /// Whether the thread has it on its list of sessions with frames that the kernel does not report again.
+    pub(super) is_due: bool,
     _permit: ConnectionPermit,
 }
 
@@ -34,6 +37,7 @@ impl DepositSession {
             id,
             epoch,
             withdrawn: false,
+            is_due: false,
             _permit: permit,
         }
     }
@@ -44,8 +48,13 @@ impl DepositSession {
         Ok(self.outbox.flush(now)?)
     }
 
-    /// Reads and answers the frames that have arrived. Returns whether there were any. Allocates only for a
-    /// resize and for blocks.
+    /// Whether there are frames for another turn, which the kernel does not report again.
+    pub(super) fn has_more(&self) -> bool {
+        !self.outbox.is_blocked() && self.outbox.link.has_buffered()
+    }
+
+    /// Reads and answers some frames that have arrived: at most what one read of the socket brings, and a
+    /// bounded number. Returns whether there were any. Allocates only for a resize and for blocks.
     pub(super) fn turn(
         &mut self,
         holder: &mut DepositServer,
@@ -57,7 +66,7 @@ impl DepositSession {
             return Ok(false);
         }
         let (mut frames, mut ended) = (0, Ok(()));
-        while ended.is_ok() && self.outbox.has_room() {
+        while ended.is_ok() && self.outbox.has_room() && frames < FRAMES_PER_TURN {
             let lent = match self.outbox.link.receive() {
                 Ok(Some(packet)) => match Frame::parse(packet) {
                     Ok(frame) => {

@@ -7,6 +7,7 @@ mod datagrams;
 mod deposit;
 mod hostile;
 mod kill;
+mod noisy;
 mod owner;
 mod pressure;
 mod serve;

@@ -41,6 +41,8 @@ pub const RECENT_BYTES_DEFAULT: usize = 64 << 20;
 pub const PAGE_BYTES: u64 = 64 << 10;
 /// Number of messages read from one link before the others have their turn.
 pub const MESSAGES_A_TURN: usize = 64;
+/// Number of packets read from one link before the others have their turn, 2 MiB: a message may have many.
+pub const PACKETS_A_TURN: u64 = 32;
 /// Bytes of messages, or of the region examined, that one link is sent before the others have their turn.
 pub const FILL_BYTES_A_TURN: usize = 256 << 10;
 /// Number of answers waiting for a link at which nothing more is read from it.

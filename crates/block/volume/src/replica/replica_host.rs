@@ -37,6 +37,8 @@ pub(super) const REPLICAS_OPEN_MAX: usize = 64;
 /// Maximum number of sessions that wait for one copy's thread: its client's, which may have reconnected, and
 /// inquiries.
 const ARRIVALS_MAX: usize = 4;
+/// Maximum number of sessions that wait for a list of all copies. Each holds one of the lender's connections.
+const INQUIRIES_MAX: usize = 16;
 /// Default interval between scrubs of a copy; a second loss of the same block within a week is unlikely.
 const SCRUB_INTERVAL: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -84,6 +86,8 @@ impl Default for ReplicaHostLimits {
 pub struct ReplicaHost {
     pub(super) shared: Arc<ReplicaHostInner>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Sessions that ask for a list of all copies, to the thread that answers them; `None` once it stops.
+    inquiries: Mutex<Option<SyncSender<DataSession>>>,
 }
 
 /// State shared by the host and its threads.
@@ -157,9 +161,12 @@ impl ReplicaHost {
             planted: AtomicBool::new(false),
             _lock: lock,
         };
+        let shared = Arc::new(shared);
+        let (inquiries, lister) = start_lister(&shared).map_err(failed)?;
         let keeper = ReplicaHost {
-            shared: Arc::new(shared),
-            threads: Mutex::default(),
+            shared,
+            threads: Mutex::new(vec![lister]),
+            inquiries: Mutex::new(Some(inquiries)),
         };
         let quota = &keeper.shared.quota;
         let (kept, directory) = (quota.copies().len(), quota.directory.display());
@@ -173,10 +180,25 @@ impl ReplicaHost {
         for open in self.shared.open().values() {
             open.wake();
         }
+        drop(lock(&self.inquiries).take());
         let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
             // The panic message was printed by the thread; the copy is recovered when it is next opened.
             let _ = thread.join();
+        }
+    }
+
+    /// Passes a session that asks for all copies to the thread that lists them.
+    fn list_for(&self, session: DataSession) {
+        let inquiries = lock(&self.inquiries);
+        let Some(inquiries) = inquiries.as_ref() else {
+            return;
+        };
+        if let Err(TrySendError::Full(session)) = inquiries.try_send(session) {
+            tracing::warn!(
+                peer = session.link.peer(),
+                "client refused: others already wait for a list of all copies"
+            );
         }
     }
 
@@ -277,14 +299,19 @@ impl ReplicaHostInner {
         assert!(!self.planted.swap(false, Ordering::AcqRel), "planted by a test");
     }
 
+    /// Reports on all copies. Reads their directories and files, without the lock that new sessions need.
     fn reports(&self) -> Vec<ReplicaReport> {
-        let open = self.open();
+        let open: BTreeMap<u128, Arc<Mutex<ReplicaReport>>> = self
+            .open()
+            .iter()
+            .map(|(volume, open)| (*volume, Arc::clone(&open.report)))
+            .collect();
         let mut reports: Vec<ReplicaReport> = Vec::new();
         for root in self.quota.copies() {
             let mut report = report_of(&root);
             let volume = u128::from_str_radix(&report.volume, 16);
             if let Some(there) = volume.ok().and_then(|volume| open.get(&volume)) {
-                let known = lock(&there.report);
+                let known = lock(there);
                 if !known.volume.is_empty() {
                     report = known.clone();
                 }
@@ -305,7 +332,7 @@ impl DataService for ReplicaHost {
             Err(_) => None,
         };
         match asked {
-            Some(InquiryScope::All) => answer_all(session, &self.shared.reports()),
+            Some(InquiryScope::All) => self.list_for(session),
             Some(InquiryScope::Volume(volume)) => {
                 if let Err(error) = self.hand_over(volume, session) {
                     tracing::error!(%error, "cannot start a copy's thread");
@@ -322,6 +349,20 @@ impl DataService for ReplicaHost {
     fn copies(&self) -> CopiesReport {
         self.shared.quota.report()
     }
+}
+
+/// Starts the thread that lists all copies for sessions that ask. It may wait for the disk, which the thread
+/// that accepts the sessions may not.
+fn start_lister(shared: &Arc<ReplicaHostInner>) -> io::Result<(SyncSender<DataSession>, JoinHandle<()>)> {
+    let (sender, inquiries) = sync_channel::<DataSession>(INQUIRIES_MAX);
+    let shared = Arc::clone(shared);
+    let list = move || {
+        while let Ok(session) = inquiries.recv() {
+            answer_all(session, &shared.reports());
+        }
+    };
+    let thread = std::thread::Builder::new().name("netram-copies".to_owned());
+    Ok((sender, thread.spawn(list)?))
 }
 
 /// Subject of a session's first frame.

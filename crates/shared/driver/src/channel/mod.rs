@@ -25,7 +25,7 @@ pub use acceptor::{
 };
 pub use wait::{ChannelWait, ThreadWaker};
 
-use crate::limit::{GREETING_BYTES_MAX, QUEUED_BYTES_MAX};
+use crate::limit::{GREETING_BYTES_MAX, PACKETS_A_TURN, QUEUED_BYTES_MAX};
 use stream::{BadLength, Inbox, StreamBuffer};
 
 /// One end of a session between a node and the server.
@@ -126,9 +126,12 @@ impl Channel {
         loop {
             match channel.receive() {
                 Ok(Some(answer)) => return Ok(answer.to_vec()),
-                Ok(None) => sleep_until(&poller, deadline)?,
+                Ok(None) => (),
                 Err(ChannelError::Link(error)) => return Err(error.into()),
                 Err(ChannelError::Length { .. }) => return Err(ChannelOpenError::NotAServer),
+            }
+            if !channel.has_buffered() || Instant::now() >= deadline {
+                sleep_until(&poller, deadline)?;
             }
         }
     }
@@ -242,11 +245,16 @@ impl Channel {
         }
     }
 
-    /// Reads packets until a whole message is there, or the socket has no more.
+    /// Reads packets until a whole message is there, the socket has no more, or it is the turn of others: a
+    /// message of the longest kind comes in a thousand packets.
     fn find(&mut self) -> Result<Option<usize>, ChannelError> {
+        let first = self.packets;
         loop {
             if let Some(length) = self.inbox.whole()? {
                 return Ok(Some(length));
+            }
+            if self.packets - first >= PACKETS_A_TURN {
+                return Ok(None);
             }
             match self.link.receive()? {
                 Some(packet) => {

@@ -260,7 +260,8 @@ impl PeerLinks {
                 }
                 Ok(None) => {
                     if line.flush(poller).is_ok() {
-                        return false;
+                        // A long message may take more than one turn.
+                        return line.has_buffered();
                     }
                     self.links.remove(&token);
                     return false;

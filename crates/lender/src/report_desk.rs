@@ -1,0 +1,161 @@
+//! Builds the lender's status on a thread of its own, a few times a second at most, for all who ask for it.
+//!
+//! Building visits every journal, and on a data lender reads the copies' directories and files. A thread that
+//! answers appends or greets clients waits for neither, and no client can make it do so by asking often. It
+//! takes a ticket instead, and reads nothing more from that client until a report is there that was begun
+//! after the question.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use crate::limit::REPORT_INTERVAL;
+use crate::state::DaemonState;
+
+/// A question for the lender's status: the number of the first report that answers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReportTicket(u64);
+
+/// The newest report, and who waits for the next one.
+#[derive(Default)]
+pub(crate) struct ReportDesk {
+    questions: Mutex<Questions>,
+    asked: Condvar,
+    /// Number of the newest report that is complete.
+    done: AtomicU64,
+}
+
+#[derive(Default)]
+struct Questions {
+    /// Number of reports begun so far.
+    begun: u64,
+    /// Number of the last report that is wanted.
+    wanted: u64,
+    /// Indices of the wakers of the threads that wait.
+    waiting: Vec<usize>,
+    /// The newest report, as a frame's body.
+    body: Arc<[u8]>,
+    stopping: bool,
+}
+
+impl ReportDesk {
+    /// Asks for a report. The waker with this index is woken when it is there.
+    pub(crate) fn ask(&self, waker: usize) -> ReportTicket {
+        let mut questions = self.lock();
+        questions.wanted = questions.begun + 1;
+        if !questions.waiting.contains(&waker) {
+            questions.waiting.push(waker);
+        }
+        self.asked.notify_one();
+        ReportTicket(questions.wanted)
+    }
+
+    /// The report for this ticket as a frame's body, once it is there. A few nanoseconds until then.
+    pub(crate) fn take(&self, ticket: ReportTicket) -> Option<Arc<[u8]>> {
+        (self.done.load(Ordering::Acquire) >= ticket.0).then(|| Arc::clone(&self.lock().body))
+    }
+
+    pub(crate) fn stop(&self) {
+        self.lock().stopping = true;
+        self.asked.notify_one();
+    }
+
+    /// Builds reports until the lender stops.
+    pub(crate) fn run(shared: &DaemonState) {
+        let desk = &shared.desk;
+        while desk.await_question() {
+            let began = Instant::now();
+            desk.finish(shared);
+            if !desk.rest_until(began + REPORT_INTERVAL) {
+                return;
+            }
+        }
+    }
+
+    /// Builds the report that was begun, and wakes those who wait for it.
+    fn finish(&self, shared: &DaemonState) {
+        let waiting = self.publish(shared.report().to_frame_body().into());
+        for waker in waiting {
+            if let Err(error) = shared.wakers[waker].wake() {
+                panic!("cannot wake a thread that waits for a report: {error}");
+            }
+        }
+    }
+
+    /// Builds one report.
+    #[cfg(test)]
+    pub(crate) fn build(&self, shared: &DaemonState) {
+        assert!(self.await_question());
+        self.finish(shared);
+    }
+
+    /// Waits for a question, and begins its report. `false`: the lender is stopping.
+    fn await_question(&self) -> bool {
+        let idle = |questions: &mut Questions| !questions.stopping && questions.wanted <= questions.begun;
+        let mut questions = self
+            .asked
+            .wait_while(self.lock(), idle)
+            .unwrap_or_else(PoisonError::into_inner);
+        questions.begun += 1;
+        !questions.stopping
+    }
+
+    /// Makes the report that was begun last the newest one. Returns the wakers of those who may wait for it.
+    fn publish(&self, body: Arc<[u8]>) -> Vec<usize> {
+        let mut questions = self.lock();
+        questions.body = body;
+        self.done.store(questions.begun, Ordering::Release);
+        std::mem::take(&mut questions.waiting)
+    }
+
+    /// Waits until `until`. `false`: the lender is stopping.
+    fn rest_until(&self, until: Instant) -> bool {
+        let mut questions = self.lock();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if questions.stopping || left.is_zero() {
+                return !questions.stopping;
+            }
+            let rested = self.asked.wait_timeout(questions, left);
+            questions = rested.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Questions> {
+        self.questions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_answers_only_questions_from_before_it_was_begun() {
+        let desk = ReportDesk::default();
+        let first = desk.ask(3);
+        assert!(desk.take(first).is_none());
+        assert!(desk.await_question());
+        let late = desk.ask(4);
+        assert_eq!(desk.publish(Arc::from(&b"one"[..])), [3, 4]);
+        assert_eq!(desk.take(first).as_deref(), Some(&b"one"[..]));
+        assert!(
+            desk.take(late).is_none(),
+            "it was asked while the first was built"
+        );
+        assert!(desk.await_question());
+        assert_eq!(desk.publish(Arc::from(&b"two"[..])), [0usize; 0]);
+        assert_eq!(desk.take(late).as_deref(), Some(&b"two"[..]));
+    }
+
+    #[test]
+    fn any_number_of_questions_costs_one_report() {
+        let desk = ReportDesk::default();
+        let tickets: Vec<ReportTicket> = (0..1000).map(|_| desk.ask(0)).collect();
+        assert!(desk.await_question());
+        assert_eq!(desk.publish(Arc::from(&b"all"[..])), [0]);
+        assert!(tickets.iter().all(|ticket| desk.take(*ticket).is_some()));
+        desk.stop();
+        assert!(!desk.await_question(), "none is wanted");
+    }
+}
