@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use netram_transport::pending_connections::{Admission, PendingConnections, PendingLimits};
 use netram_transport::{
     Interest, ListenError, ListenScope, ListenSocket, NetAddress, Poller, ReadyEvents, Waker,
 };
@@ -15,7 +16,7 @@ use rustix::net::{Shutdown, shutdown};
 
 use crate::config::{NbdExport, NbdServerConfig, NbdStartError, TlsMode, check};
 use crate::connection;
-use crate::limit::{CONNECTIONS_MAX, PENDING_CONNECTIONS_MAX, STOP_GRACE};
+use crate::limit::{CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, PENDING_CONNECTIONS_MAX, PENDING_GRACE, STOP_GRACE};
 use crate::stats::{NbdCounters, NbdStats};
 
 /// Delay after a failed `accept`, for example when file descriptors have run out.
@@ -28,16 +29,75 @@ const EVENTS: usize = 64;
 /// The server's entry for a connection.
 struct ConnectionEntry {
     fd: Arc<OwnedFd>,
-    /// Whether the client has not chosen an export yet.
-    pending: bool,
+    /// Its place among the connections whose client has not chosen an export yet; `None` once it has.
+    pending: Option<usize>,
 }
 
-#[derive(Default)]
 struct Connections {
     entries: HashMap<u64, ConnectionEntry>,
+    /// Ids of the connections whose client has not chosen an export yet. The threads keep the deadline.
+    pending: PendingConnections<u64>,
     next: u64,
     /// Threads of all entries, and of some that have ended.
     threads: Vec<JoinHandle<()>>,
+}
+
+impl Default for Connections {
+    fn default() -> Connections {
+        Connections {
+            entries: HashMap::new(),
+            pending: PendingConnections::new(PendingLimits {
+                admitted_max: PENDING_CONNECTIONS_MAX,
+                grace: PENDING_GRACE,
+                patience: HANDSHAKE_TIMEOUT,
+            }),
+            next: 0,
+            threads: Vec::new(),
+        }
+    }
+}
+
+impl Connections {
+    /// Adds a connection. If too many clients have not chosen an export, the one that has been silent for
+    /// longest is disconnected, unless it has just come. `None`: there is no room.
+    fn insert(&mut self, fd: &Arc<OwnedFd>) -> Option<u64> {
+        if self.entries.len() >= CONNECTIONS_MAX {
+            return None;
+        }
+        let now = Instant::now();
+        match self.pending.make_room(now) {
+            Admission::Full => return None,
+            Admission::Free => (),
+            Admission::Evicted(silent) => {
+                if let Some(entry) = self.entries.get_mut(&silent) {
+                    entry.pending = None;
+                    // Its thread ends. The connection may be closed already.
+                    let _ = shutdown(&*entry.fd, Shutdown::Both);
+                }
+            }
+        }
+        let id = self.next;
+        self.next += 1;
+        let pending = self.pending.insert(now, now + HANDSHAKE_TIMEOUT, true, id);
+        let entry = ConnectionEntry {
+            fd: Arc::clone(fd),
+            pending: Some(pending),
+        };
+        self.entries.insert(id, entry);
+        Some(id)
+    }
+
+    /// Notes that a client has chosen an export.
+    fn on_chosen(&mut self, id: u64) {
+        if let Some(pending) = self.entries.get_mut(&id).and_then(|entry| entry.pending.take()) {
+            self.pending.remove(pending);
+        }
+    }
+
+    fn remove(&mut self, id: u64) {
+        self.on_chosen(id);
+        self.entries.remove(&id);
+    }
 }
 
 /// State shared by all threads.
@@ -83,7 +143,7 @@ struct ConnectionGuard {
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.shared.connections().entries.remove(&self.id);
+        self.shared.connections().remove(self.id);
         self.shared.ended.notify_all();
     }
 }
@@ -262,20 +322,12 @@ fn admit(shared: &Arc<NbdServerState>, socket: OwnedFd, peer: String) {
     let _ = set_tcp_keepidle(&socket, KEEPALIVE);
     let fd = Arc::new(socket);
     let registered = {
-        let mut connections = shared.connections();
-        let strangers = connections.entries.values().filter(|entry| entry.pending).count();
-        if strangers >= PENDING_CONNECTIONS_MAX || connections.entries.len() >= CONNECTIONS_MAX {
-            drop(connections);
+        // The guard is dropped before a warning is logged.
+        let inserted = shared.connections().insert(&fd);
+        let Some(id) = inserted else {
             tracing::warn!(peer, "client refused: too many connections");
             return;
-        }
-        let id = connections.next;
-        connections.next += 1;
-        let entry = ConnectionEntry {
-            fd: Arc::clone(&fd),
-            pending: true,
         };
-        connections.entries.insert(id, entry);
         ConnectionGuard {
             shared: Arc::clone(shared),
             id,
@@ -287,9 +339,7 @@ fn admit(shared: &Arc<NbdServerState>, socket: OwnedFd, peer: String) {
             let registered = registered;
             let shared = Arc::clone(&registered.shared);
             connection::serve(&shared, fd, &peer, || {
-                if let Some(entry) = shared.connections().entries.get_mut(&registered.id) {
-                    entry.pending = false;
-                }
+                shared.connections().on_chosen(registered.id);
             });
         });
     match spawned {

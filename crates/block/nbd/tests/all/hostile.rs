@@ -93,6 +93,43 @@ fn a_flood_of_new_connections_does_not_affect_an_established_client() {
     is_sound(&place.socket());
 }
 
+/// Thirty-two connections that said nothing kept everybody else out.
+#[test]
+fn silent_connections_give_way_to_a_client() {
+    let place = SocketDirectory::new();
+    let (server, _) = serve(&place, 4 * MIB);
+    let silent: Vec<UnixStream> = (0..PENDING_CONNECTIONS_MAX)
+        .map(|_| UnixStream::connect(place.socket()).unwrap())
+        .collect();
+    wait_until("all silent connections are accepted", || {
+        server.connections() == PENDING_CONNECTIONS_MAX
+    });
+    // A client tries again until the silent ones have had their grace.
+    let mut tries = 0;
+    let mut client = loop {
+        let mut stream = UnixStream::connect(place.socket()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        if matches!(stream.read(&mut [0; 18]), Ok(1..)) {
+            break stream;
+        }
+        tries += 1;
+        assert!(tries < 1000, "a client is kept out");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let mut closed = 0;
+    for mut stream in silent {
+        stream.set_nonblocking(true).unwrap();
+        let mut greeting = [0; 64];
+        let mut end = stream.read(&mut greeting);
+        if matches!(end, Ok(1..)) {
+            end = stream.read(&mut greeting);
+        }
+        closed += usize::from(matches!(end, Ok(0)));
+    }
+    assert_eq!(closed, 1, "one place was needed, and one is given");
+    client.write_all(&3_u32.to_be_bytes()).unwrap();
+}
+
 #[test]
 fn a_client_beyond_the_limit_is_closed_and_a_freed_place_is_reused() {
     let place = SocketDirectory::new();
