@@ -77,6 +77,6 @@ pub use inspect::JournalInspector;
 pub use journal::{Journal, JournalStatus};
 pub use open::{GrowReport, JournalRecovery, OpenCheck, claim_note};
 pub use orphan::OrphanJournal;
-pub use paths::{JournalInit, JournalLayout, JournalLock, JournalPaths};
+pub use paths::{JournalInit, JournalLayout, JournalLock, JournalPaths, LogBlocks};
 pub use reason::{LinkFailure, QuorumError, UncountedReason, UnreachableLenders};
 pub use settings::{JournalSettings, SettingsError, SettingsFile};

@@ -71,6 +71,17 @@ pub struct JournalInit {
     pub view: View,
     /// Where the log begins, with the chain value of the record there.
     pub start: Chain,
+    /// How the log gets its blocks.
+    pub blocks: LogBlocks,
+}
+
+/// How a new log gets its blocks on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogBlocks {
+    /// All are written at once: commits then never wait for the file system, and the disk has room.
+    Ahead,
+    /// As records come: for a log whose capacity is another machine's claim.
+    AsNeeded,
 }
 
 /// The right to write one journal, given up on drop or when the process ends.
@@ -214,6 +225,7 @@ impl JournalPaths {
             key,
             view: View::first(journal),
             start: Chain::default(),
+            blocks: LogBlocks::Ahead,
         };
         match self.layout {
             JournalLayout::Directory => self.create_directory(&parts)?,
@@ -308,7 +320,15 @@ impl JournalPaths {
         let view = allocate(&self.view(), SlotPair::bytes(SLOT_BYTES))?;
         let first = parts.view.adopted().encode();
         SlotPair::create(&DiskFile::new(view), View::MAGIC, SLOT_BYTES, &first).map_err(io::Error::other)?;
-        let log = allocate(log, LogFile::<DiskFile>::file_bytes(parts.log_bytes))?;
+        let bytes = LogFile::<DiskFile>::file_bytes(parts.log_bytes);
+        let log = match parts.blocks {
+            LogBlocks::Ahead => allocate(log, bytes)?,
+            LogBlocks::AsNeeded => {
+                let log = new_file(log)?;
+                log.set_len(bytes)?;
+                log
+            }
+        };
         LogFile::create_at(DiskFile::new(log), parts.journal, parts.log_bytes, parts.start)
             .map_err(io::Error::other)?;
         Ok(())

@@ -39,6 +39,7 @@ mod status;
 mod tests;
 
 pub use header_file::ReplicaHeaderFileError;
+pub use quota::usual_quota;
 pub use replica_host::{ReplicaHost, ReplicaHostError, ReplicaHostLimits};
 pub use restore_check::ClaimFacts;
 pub use status::{DataLenderStatus, ResyncStatus};

@@ -10,7 +10,7 @@ use netram_block::{Disk, DiskOptions, StagePolicy, VolumeId};
 use netram_block_machine::message::FollowRequest;
 use netram_block_machine::{Replica, ReplicaCondition, ReplicaHeader};
 use netram_journal::seal::{DataKey, KEY_BYTES};
-use netram_journal::{JournalFollower, JournalInit};
+use netram_journal::{JournalFollower, JournalInit, LogBlocks};
 use netram_lender::{DataSession, ReplicaReport};
 use netram_proto::id::Lsn;
 use netram_proto::journal::View;
@@ -372,6 +372,8 @@ fn create(root: &Path, follow: &FollowRequest) -> Result<(), ReplicaError> {
         key,
         view: View::first(follow.identity.journal),
         start: Chain::default(),
+        // The client names the capacity, and need not ever write that much.
+        blocks: LogBlocks::AsNeeded,
     };
     let standing = ReplicaHeader {
         contact: now_seconds(),

@@ -18,6 +18,8 @@ use super::header_file::ReplicaHeaderFile;
 use super::replica_host::lock;
 use crate::paths::VolumePaths;
 
+/// Copies may take one part in this many of their disk by default. The rest is for others who write there.
+const QUOTA_PART: u64 = 2;
 /// Bytes of one checksum.
 const SUM_BYTES: u64 = 4;
 
@@ -115,6 +117,16 @@ impl Quota {
         }
         report
     }
+}
+
+/// The quota for copies in `directory` that nobody has chosen one for: half of its disk. `None` if the disk
+/// does not say how large it is.
+pub fn usual_quota(directory: &Path) -> Option<u64> {
+    // The directory may not exist yet.
+    let there = directory.ancestors().find(|path| path.exists())?;
+    let disk = rustix::fs::statvfs(there).ok()?;
+    let bytes = disk.f_blocks.checked_mul(disk.f_frsize)?;
+    (bytes > 0).then_some(bytes / QUOTA_PART)
 }
 
 fn is_named(path: &Path) -> bool {

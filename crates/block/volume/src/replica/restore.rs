@@ -23,7 +23,7 @@ use netram_block::{BLOCK_BYTES, DiskGrowError, VolumeId, VolumeRestore};
 use netram_block_machine::message::FollowRequest;
 use netram_block_machine::{ReplicaCondition, ReplicaDescription, ReplicaMessage};
 use netram_journal::seal::{DataKey, KEY_BYTES};
-use netram_journal::{Journal, JournalConfig, JournalFollower, JournalInit};
+use netram_journal::{Journal, JournalConfig, JournalFollower, JournalInit, LogBlocks};
 use netram_lender::ReplicaReport;
 use netram_proto::id::Lsn;
 use netram_proto::journal::View;
@@ -293,6 +293,7 @@ fn recover(
         key: data_key(description),
         view: description.view.clone(),
         start: description.end,
+        blocks: LogBlocks::Ahead,
     };
     JournalFollower::create(&place.journal(), &parts).map_err(VolumeCreateError::from)?;
     let (journal, recovered) = Journal::open(&place.journal(), of_copy(config, description))?;

@@ -5,10 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use netram_block_machine::ReplicaIdentity;
+use netram_block_machine::message::FollowRequest;
 use netram_lender::{DataService, Lender, LenderConfig};
-use netram_transport::NetAddress;
+use netram_proto::id::{Epoch, JournalId, WriterId};
+use netram_proto::wire::FrameKind;
+use netram_transport::{NetAddress, Security, connect};
 
+use super::link::ReplicaLink;
 use super::replica_host::ReplicaHost;
+use super::restore::replicas;
 use crate::{BlockDevice, Volume, VolumeSettings};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -72,6 +78,58 @@ fn a_copy_whose_thread_panicked_is_reopened_for_the_next_session() {
     volume.close().unwrap();
     lender.stop(Duration::ZERO);
     keeper.stop();
+}
+
+/// One frame that named a log of two gigabytes had them written to the data lender's disk.
+#[test]
+fn a_copys_log_takes_room_as_records_come_and_not_as_its_client_claims() {
+    const LOG: u64 = 256 << 20;
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path();
+    let keeper = Arc::new(ReplicaHost::start(&directory.join("kept")).unwrap());
+    let lender = lender(directory, &keeper);
+    let asked = FollowRequest {
+        identity: ReplicaIdentity {
+            volume: 7,
+            journal: JournalId(8),
+        },
+        bytes: 1 << 20,
+        capacity: LOG,
+        key: Vec::new(),
+    };
+    let follow = asked.message(Epoch(1), WriterId(1));
+    let link = connect(&lender.addresses()[0], &Security::Insecure, PATIENCE).unwrap();
+    let mut wire = ReplicaLink::new(link).unwrap();
+    wire.send(&follow).unwrap();
+    let answer = wire.await_next(Instant::now() + PATIENCE).unwrap().unwrap();
+    assert_eq!(answer.header.kind, FrameKind::Following);
+    let copies = keeper.copies();
+    assert!(copies.promised_bytes > LOG, "the quota counts all of it");
+    assert!(
+        copies.taken_bytes < LOG / 16,
+        "{} bytes are taken",
+        copies.taken_bytes
+    );
+    drop(wire);
+    lender.stop(Duration::ZERO);
+    keeper.stop();
+}
+
+/// A list of all copies reads their files, and a session's arrival must not wait for that.
+#[test]
+fn a_list_of_all_copies_is_answered_by_a_thread_of_its_own() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path();
+    let keeper = Arc::new(ReplicaHost::start(&directory.join("kept")).unwrap());
+    let lender = lender(directory, &keeper);
+    for _ in 0..3 {
+        let list = replicas(&lender.addresses()[0], &Security::Insecure).unwrap();
+        assert!(list.copies.is_empty());
+    }
+    lender.stop(Duration::ZERO);
+    keeper.stop();
+    let late = replicas(&NetAddress::Unix(directory.join("socket")), &Security::Insecure);
+    assert!(late.is_err(), "the lender is gone");
 }
 
 /// A data lender killed while it created a copy counted the remains as another copy, and with a quota it then

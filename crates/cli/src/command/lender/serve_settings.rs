@@ -113,7 +113,7 @@ pub(super) struct ServeSettings {
     #[arg(long, value_name = "FILE", env = "NETRAM_DATA_KEY_FILE")]
     data_key_file: Option<PathBuf>,
     /// Most bytes that all copies may use once every block of their volumes is written; a copy
-    /// beyond it is refused [default: no limit but the disk]
+    /// beyond it is refused [default: half of the disk]
     #[arg(long, value_name = "SIZE", env = "NETRAM_DATA_QUOTA")]
     data_quota: Option<SizeArg>,
     /// How often to compare each copy with its checksums, while its client is connected; 0s: never
@@ -266,7 +266,10 @@ impl ServeSettings {
         }
         let usual = ReplicaHostLimits::default();
         Ok(ReplicaHostLimits {
-            quota: self.data_quota.map(|size| size.0),
+            quota: self
+                .data_quota
+                .map(|size| size.0)
+                .or_else(|| netram_volume::replica::usual_quota(self.data.as_deref()?)),
             scrub_interval: self
                 .data_scrub_interval
                 .map_or(usual.scrub_interval, |span| Some(span.0)),

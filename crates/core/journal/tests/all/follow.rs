@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::common::{TestJournal, append, commit, payloads};
 use netram_journal::paths::{JournalLayout, JournalPaths as JournalPlace};
 use netram_journal::seal::DataKey;
-use netram_journal::{Journal, JournalConfig, JournalFollower, JournalInit};
+use netram_journal::{Journal, JournalConfig, JournalFollower, JournalInit, LogBlocks};
 use netram_proto::id::Lsn;
 use netram_proto::journal::{SlotPair, View};
 use netram_proto::limit::SLOT_BYTES;
@@ -30,6 +30,7 @@ fn pair(place: &TestJournal) -> (Journal, PathBuf) {
         key: DataKey::from_bytes(*DataKey::load(&key).unwrap().as_bytes()),
         view: View::first(journal.id()),
         start: journal.link_at(head).unwrap(),
+        blocks: LogBlocks::AsNeeded,
     };
     let root = place.directory.path().join("follower");
     JournalFollower::create(&root, &parts).unwrap();
