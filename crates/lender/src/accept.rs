@@ -16,7 +16,7 @@ use netram_transport::{
 
 use crate::data::{DataPermit, DataSession};
 use crate::deposit::{DepositArrival, named};
-use crate::limit::{ACCEPTS_PER_TURN, FLOOD_LINE_EVERY, HOUSEKEEPING, PENDING_GRACE};
+use crate::limit::{ACCEPTS_PER_TURN, FLOOD_LINE_EVERY, HOUSEKEEPING, PENDING_GRACE, STRANGERS_MAX};
 use crate::report_desk::ReportTicket;
 use crate::shard::SessionArrival;
 use crate::state::{ConnectionPermit, DaemonState};
@@ -71,6 +71,7 @@ impl LenderAcceptor {
         let limits = &shared.config.limits;
         let limits = AcceptorLimits {
             pending: PendingLimits {
+                strangers_max: STRANGERS_MAX,
                 admitted_max: limits.pending_max,
                 grace: PENDING_GRACE,
                 patience: limits.first_frame_timeout,
@@ -133,6 +134,10 @@ impl ConnectionHandler for LenderAcceptor {
         if let Err(error) = self.shared.wakers[self.shared.acceptor_waker()].drain() {
             panic!("the acceptor's waker failed: {error}");
         }
+    }
+
+    fn has_permit(&self) -> bool {
+        self.shared.has_permit()
     }
 
     fn permit(&mut self) -> Option<ConnectionPermit> {

@@ -120,6 +120,11 @@ impl DaemonState {
         mixed as usize % self.counters.len()
     }
 
+    /// Whether the limit allows one more connection.
+    pub(crate) fn has_permit(&self) -> bool {
+        self.connections.load(Ordering::Relaxed) < self.connections_max
+    }
+
     /// A permit for one more connection, if the limit allows; dropping it gives it back.
     pub(crate) fn permit(self: &Arc<DaemonState>) -> Option<ConnectionPermit> {
         let limit = self.connections_max;

@@ -36,8 +36,8 @@ pub const STATUS_BYTES_MAX: u64 = 16 << 30;
 pub const CONNECTIONS_MAX: usize = 64;
 /// Maximum number of connections whose client has not chosen an export yet.
 pub const PENDING_CONNECTIONS_MAX: usize = 32;
-/// Time that a client surely has to choose an export. After it, the client that has been silent for longest is
-/// disconnected when there is no room for a new one. A TLS handshake takes a few round trips.
+/// Time that a client surely has to choose an export. After it, the client that has been silent for longest
+/// is disconnected when there is no room for a new one. A TLS handshake takes a few round trips.
 pub const PENDING_GRACE: std::time::Duration = std::time::Duration::from_millis(500);
 /// Time for a client to choose an export.
 pub const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);

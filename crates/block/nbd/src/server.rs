@@ -47,6 +47,8 @@ impl Default for Connections {
         Connections {
             entries: HashMap::new(),
             pending: PendingConnections::new(PendingLimits {
+                // All take an admitted place: each has a thread from the start.
+                strangers_max: 0,
                 admitted_max: PENDING_CONNECTIONS_MAX,
                 grace: PENDING_GRACE,
                 patience: HANDSHAKE_TIMEOUT,

@@ -55,7 +55,10 @@ pub trait ConnectionHandler {
     /// drain the waker here. Then all resting connections are greeted again.
     fn on_woken(&mut self) {}
 
-    /// A permit for one more connection; `None` if there is none left.
+    /// Whether there is a permit left. If not, new clients are told that the server is busy.
+    fn has_permit(&self) -> bool;
+
+    /// A permit for one more connection, whose handshake is done; `None` if there is none left.
     fn permit(&mut self) -> Option<Self::Permit>;
 
     /// Handles the frames of a connection of the listener with this index, as far as they have arrived.
@@ -109,7 +112,7 @@ struct UnboundConnection<H: ConnectionHandler> {
     stage: Stage<H::Greeting>,
     /// Index of the listener that accepted it.
     listener: usize,
-    /// `None` for a connection that is kept only to be told that the server is busy.
+    /// `None` until the handshake is done.
     permit: Option<H::Permit>,
     /// The events that the poller reports.
     interest: Interest,
@@ -212,26 +215,20 @@ impl<H: ConnectionHandler> Acceptor<H> {
     }
 
     fn admit(&mut self, mut pending: PendingHandshake, listener: usize) {
-        let permit = match self.pending.make_room(self.now) {
-            Admission::Full => None,
-            Admission::Free => self.handler.permit(),
-            Admission::Evicted(silent) => {
-                drop(silent);
-                self.handler.on_silent();
-                self.handler.permit()
-            }
-        };
-        if permit.is_none() {
+        if self.pending.evict_stranger().is_some() {
+            self.handler.on_silent();
+        }
+        if !self.handler.has_permit() || self.pending.is_full(self.now) {
             pending.refuse_busy();
         }
-        let (deadline, admitted) = (pending.deadline(), permit.is_some());
+        let deadline = pending.deadline();
         let connection = UnboundConnection {
             stage: Stage::Handshaking(pending),
             listener,
-            permit,
+            permit: None,
             interest: Interest::Read,
         };
-        let index = self.pending.insert(self.now, deadline, admitted, connection);
+        let index = self.pending.insert(self.now, deadline, false, connection);
         let Some(connection) = self.pending.get_mut(index) else {
             unreachable!("it was inserted above")
         };
@@ -264,7 +261,9 @@ impl<H: ConnectionHandler> Acceptor<H> {
                     return;
                 }
             }
-            self.pending.on_handshake_done(index);
+            if !self.admit_client(index) {
+                return;
+            }
         }
         let Some(connection) = self.pending.get_mut(index) else {
             return;
@@ -305,6 +304,26 @@ impl<H: ConnectionHandler> Acceptor<H> {
             tracing::error!(%error, "cannot change what a new connection is polled for; it is closed");
             self.pending.remove(index);
         }
+    }
+
+    /// Gives a connection whose handshake is done its place. Without room it is closed, and its client
+    /// retries.
+    fn admit_client(&mut self, index: usize) -> bool {
+        let permit = match self.pending.admit(self.now, index) {
+            Admission::Full => None,
+            Admission::Free => self.handler.permit(),
+            Admission::Evicted(silent) => {
+                drop(silent);
+                self.handler.on_silent();
+                self.handler.permit()
+            }
+        };
+        let (Some(connection), Some(permit)) = (self.pending.get_mut(index), permit) else {
+            self.pending.remove(index);
+            return false;
+        };
+        connection.permit = Some(permit);
+        true
     }
 
     /// Removes a connection that has said what it wants from this thread, and hands it over. If the system

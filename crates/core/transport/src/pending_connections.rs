@@ -5,10 +5,15 @@
 //! unauthenticated clients is therefore bounded in one place: a maximum number, each for a limited time. The
 //! driver owns the sockets and answers the clients.
 //!
+//! A *stranger* has proven nothing. It costs a socket and takes no admitted place; when there are too many
+//! strangers, the oldest one goes at once. So a flood of them keeps out no client that proves itself faster
+//! than the flood fills their places. A client is admitted when its handshake is done.
+//!
 //! ```text
-//!  insert ---> in handshake --on_handshake_done--> silent --on_answered--> silent ... --remove--> done
-//!                   | its deadline                    | `patience`
-//!                   +----------> overdue <------------+
+//!  insert ---> in handshake -----admit-----> silent --on_answered--> silent ... --remove--> done
+//!                | its deadline, or             | `patience`
+//!                | too many strangers           |
+//!                +----------> overdue <---------+
 //! ```
 
 use std::time::{Duration, Instant};
@@ -16,6 +21,8 @@ use std::time::{Duration, Instant};
 /// Limits on pending connections.
 #[derive(Clone, Copy, Debug)]
 pub struct PendingLimits {
+    /// Maximum number of strangers at one time.
+    pub strangers_max: usize,
     /// Maximum number of admitted connections at one time.
     pub admitted_max: usize,
     /// Minimum silence after which a connection may be evicted for a new one when the limit is reached. An
@@ -53,6 +60,7 @@ pub struct PendingConnections<T> {
     /// Free indices of `places`.
     vacant: Vec<usize>,
     admitted: usize,
+    strangers: usize,
 }
 
 #[derive(Debug)]
@@ -62,7 +70,7 @@ struct PendingConnection<T> {
     since: Instant,
     /// Deadline of the handshake; `None` once it is complete.
     handshake_deadline: Option<Instant>,
-    /// `false` for a connection that is kept only to be told that the lender is busy.
+    /// `false` for a stranger.
     admitted: bool,
 }
 
@@ -74,34 +82,78 @@ impl<T> PendingConnections<T> {
             places: Vec::new(),
             vacant: Vec::new(),
             admitted: 0,
+            strangers: 0,
         }
     }
 
-    /// Makes room for one more connection. At the limit, the connection that has been silent for longest is
-    /// removed if its silence exceeds the grace.
-    pub fn make_room(&mut self, now: Instant) -> Admission<T> {
-        if self.admitted < self.bounds.admitted_max {
-            return Admission::Free;
+    /// Makes room for one more stranger: returns the oldest one if there are too many.
+    pub fn evict_stranger(&mut self) -> Option<T> {
+        if self.strangers < self.bounds.strangers_max {
+            return None;
         }
+        let places = self.places.iter().enumerate();
+        let strangers = places.filter_map(|(index, pending)| {
+            let pending = pending.as_ref().filter(|pending| !pending.admitted)?;
+            Some((pending.since, index))
+        });
+        let (_, oldest) = strangers.min()?;
+        self.remove(oldest)
+    }
+
+    /// Admits the stranger at `index`, whose handshake is done. After [`Admission::Full`] it still is a
+    /// stranger.
+    pub fn admit(&mut self, now: Instant, index: usize) -> Admission<T> {
+        let admission = self.make_room(now);
+        if matches!(admission, Admission::Full) {
+            return admission;
+        }
+        self.on_handshake_done(index);
+        if let Some(pending) = self.places.get_mut(index).and_then(Option::as_mut)
+            && !pending.admitted
+        {
+            pending.admitted = true;
+            pending.since = now;
+            self.strangers -= 1;
+            self.admitted += 1;
+        }
+        admission
+    }
+
+    /// Whether no further connection would be admitted now.
+    pub fn is_full(&self, now: Instant) -> bool {
+        self.admitted >= self.bounds.admitted_max && self.eldest(now).is_none()
+    }
+
+    /// The admitted connection that has been silent for longest, if its silence exceeds the grace.
+    fn eldest(&self, now: Instant) -> Option<usize> {
         let places = self.places.iter().enumerate();
         let admitted = places.filter_map(|(index, pending)| {
             let pending = pending.as_ref().filter(|pending| pending.admitted)?;
             Some((pending.since, index))
         });
-        let eldest = admitted.min();
-        let late = eldest.filter(|(since, _)| now.saturating_duration_since(*since) > self.bounds.grace);
-        let gone = late.and_then(|(_, index)| self.remove(index));
+        let (since, index) = admitted.min()?;
+        (now.saturating_duration_since(since) > self.bounds.grace).then_some(index)
+    }
+
+    /// Makes room for one more admitted connection. At the limit, the connection that has been silent for
+    /// longest is removed if its silence exceeds the grace.
+    pub fn make_room(&mut self, now: Instant) -> Admission<T> {
+        if self.admitted < self.bounds.admitted_max {
+            return Admission::Free;
+        }
+        let gone = self.eldest(now).and_then(|index| self.remove(index));
         gone.map_or(Admission::Full, Admission::Evicted)
     }
 
     /// Adds a connection whose handshake must be complete at `deadline`, and returns its index. One that is
-    /// not `admitted` is kept only to be refused, and does not count.
+    /// not `admitted` is a stranger.
     pub fn insert(&mut self, now: Instant, deadline: Instant, admitted: bool, what: T) -> usize {
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.places.push(None);
             self.places.len() - 1
         });
         self.admitted += usize::from(admitted);
+        self.strangers += usize::from(!admitted);
         self.places[index] = Some(PendingConnection {
             owner_value: what,
             since: now,
@@ -118,7 +170,7 @@ impl<T> PendingConnections<T> {
     }
 
     /// Notes that the handshake is complete.
-    pub fn on_handshake_done(&mut self, index: usize) {
+    fn on_handshake_done(&mut self, index: usize) {
         if let Some(pending) = self.at(index) {
             pending.handshake_deadline = None;
         }
@@ -135,6 +187,7 @@ impl<T> PendingConnections<T> {
     pub fn remove(&mut self, index: usize) -> Option<T> {
         let pending = self.places.get_mut(index)?.take()?;
         self.admitted -= usize::from(pending.admitted);
+        self.strangers -= usize::from(!pending.admitted);
         self.vacant.push(index);
         Some(pending.owner_value)
     }
@@ -215,6 +268,7 @@ mod tests {
     use super::*;
 
     const BOUNDS: PendingLimits = PendingLimits {
+        strangers_max: 3,
         admitted_max: 2,
         grace: Duration::from_millis(250),
         patience: Duration::from_secs(10),
@@ -305,6 +359,46 @@ mod tests {
         assert_eq!(bench.overdue(), []);
         bench.pass(1);
         assert_eq!(bench.overdue(), [(silent, PendingTimeout::FirstRequest)]);
+    }
+
+    /// Strangers who sent nothing kept a quarter of all clients out.
+    #[test]
+    fn any_number_of_strangers_takes_no_place_of_a_client() {
+        let mut bench = Bench::new();
+        let deadline = bench.now + HANDSHAKE;
+        let client = bench.connections.insert(bench.now, deadline, false, "client");
+        bench.pass(1);
+        let mut gone = Vec::new();
+        for stranger in ["first", "second", "third", "fourth"] {
+            gone.extend(bench.connections.evict_stranger());
+            bench.connections.insert(bench.now, deadline, false, stranger);
+            bench.pass(1);
+            if stranger == "second" {
+                assert_eq!(bench.connections.admit(bench.now, client), Admission::Free);
+            }
+        }
+        assert_eq!(gone, ["first"], "the oldest, once there are too many");
+        assert_eq!(bench.connections.get_mut(client), Some(&mut "client"));
+        assert!(!bench.connections.is_full(bench.now));
+    }
+
+    #[test]
+    fn a_stranger_is_admitted_once_and_only_if_there_is_room() {
+        let mut bench = Bench::new();
+        let (first, _) = (bench.arrive("first"), bench.arrive("second"));
+        let deadline = bench.now + HANDSHAKE;
+        let third = bench.connections.insert(bench.now, deadline, false, "third");
+        assert!(bench.connections.is_full(bench.now));
+        assert_eq!(bench.connections.admit(bench.now, third), Admission::Full);
+        bench.pass(251);
+        bench.connections.on_answered(bench.now, first);
+        assert_eq!(
+            bench.connections.admit(bench.now, third),
+            Admission::Evicted("second")
+        );
+        assert_eq!(bench.connections.admitted(), 2);
+        assert_eq!(bench.connections.remove(third), Some("third"));
+        assert_eq!(bench.connections.admitted(), 1);
     }
 
     #[test]

@@ -1,15 +1,18 @@
 //! Misbehaving peers lose their own session and affect no other.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, TestWriter, config, dial, memory_dir, receive, send, socket, start, until};
 use netram_lender::{ClientLimits, Lender, LenderConfig};
 use netram_proto::id::Lsn;
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
 use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
-use netram_transport::{Link, LinkError};
+use netram_transport::{ClusterKey, Link, LinkError, NetAddress, Security};
 
 /// Appends and reads back in a session of its own.
 fn assert_serves(lender: &Lender, journal: u128) {
@@ -230,6 +233,94 @@ fn a_thousand_idle_connections_do_not_keep_others_out() {
     assert_serves(&lender, 1);
     assert!(lender.report().connections <= 66);
     drop(strangers);
+}
+
+/// Strangers who sent nothing took the places of clients, who were told that the lender is busy.
+#[test]
+fn strangers_take_no_place_of_a_client() {
+    let dir = memory_dir();
+    let security = Security::Key(ClusterKey::generate());
+    let lender = Lender::start(LenderConfig {
+        security: security.clone(),
+        limits: ClientLimits {
+            pending_max: 2,
+            ..ClientLimits::default()
+        },
+        ..config(&dir)
+    })
+    .unwrap();
+    let strangers: Vec<UnixStream> = (0..100)
+        .map(|_| UnixStream::connect(socket(&dir)).unwrap())
+        .collect();
+    let client = netram_transport::connect(&lender.addresses()[0], &security, PATIENCE);
+    client.expect("a client with the key is served at its first attempt");
+    drop(strangers);
+}
+
+/// Figures: how long an honest client waits for its connection while strangers come.
+#[test]
+#[ignore = "figures, ten seconds: cargo test -p netram-lender --test all hostile::connections -- --ignored --nocapture"]
+fn connections_beside_three_thousand_strangers_a_second() {
+    const A_SECOND: u32 = 3000;
+    let dir = memory_dir();
+    let security = Security::Key(ClusterKey::generate());
+    let lender = Lender::start(LenderConfig {
+        security: security.clone(),
+        listen: vec!["tcp://127.0.0.1:0".parse().unwrap()],
+        ..config(&dir)
+    })
+    .unwrap();
+    let address = lender.addresses()[0].clone();
+    let NetAddress::Tcp { port, .. } = address else {
+        unreachable!("it listens on TCP")
+    };
+    for kind in ["silent", "a preamble", "a wrong key"] {
+        let over = AtomicBool::new(false);
+        let (mut waits, came) = std::thread::scope(|scope| {
+            let flood = scope.spawn(|| {
+                let (began, mut came) = (Instant::now(), 0_u32);
+                let mut open = VecDeque::new();
+                while !over.load(Ordering::Relaxed) {
+                    if f64::from(came) > began.elapsed().as_secs_f64() * f64::from(A_SECOND) {
+                        std::thread::sleep(Duration::from_micros(200));
+                        continue;
+                    }
+                    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+                    let hello = b"NETRAM\x01\x00\x01\x00\x01\x00\x01\x00\x01\x00";
+                    let _ = match kind {
+                        "silent" => Ok(()),
+                        "a preamble" => stream.write_all(hello),
+                        _ => stream.write_all(&[&hello[..], &[7; 48]].concat()),
+                    };
+                    came += 1;
+                    open.push_back(stream);
+                    if open.len() > 300 {
+                        open.pop_front();
+                    }
+                }
+                f64::from(came) / began.elapsed().as_secs_f64()
+            });
+            std::thread::sleep(Duration::from_millis(500));
+            let waits: Vec<Duration> = (0..100)
+                .map(|_| {
+                    let began = Instant::now();
+                    while netram_transport::connect(&address, &security, PATIENCE).is_err() {}
+                    let waited = began.elapsed();
+                    std::thread::sleep(Duration::from_millis(20));
+                    waited
+                })
+                .collect();
+            over.store(true, Ordering::Relaxed);
+            (waits, flood.join().unwrap())
+        });
+        waits.sort();
+        let _ = writeln!(
+            std::io::stderr(),
+            "{came:.0} strangers a second ({kind}): connected after {:?} (median), {:?} (longest of 100)",
+            waits[50],
+            waits[99]
+        );
+    }
 }
 
 #[test]

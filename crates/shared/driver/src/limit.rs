@@ -17,7 +17,9 @@ pub const BUFFER_KEPT_BYTES: usize = 1024 * 1024;
 
 /// Default number of sessions of one server; each costs about half a megabyte of buffers.
 pub const SESSIONS_MAX_DEFAULT: usize = 256;
-/// Default number of pending sessions: handshake or first frame not finished.
+/// Maximum number of connections that have not proven the key; see the lender's limit of this name.
+pub const STRANGERS_MAX: usize = 512;
+/// Default number of pending sessions: first frame not finished.
 pub const PENDING_MAX_DEFAULT: usize = 128;
 /// Age above which a pending session may be closed to make room for a new one.
 pub const PENDING_GRACE: Duration = Duration::from_millis(250);

@@ -20,7 +20,7 @@ use netram_transport::{
 use super::Channel;
 use crate::limit::{
     FIRST_FRAME_TIMEOUT, FLOOD_LOG_INTERVAL, HOUSEKEEPING_INTERVAL, PENDING_GRACE, PENDING_MAX_DEFAULT,
-    SESSIONS_MAX_DEFAULT, STATUS_SESSIONS_MAX,
+    SESSIONS_MAX_DEFAULT, STATUS_SESSIONS_MAX, STRANGERS_MAX,
 };
 
 const EVENTS: usize = 64;
@@ -147,6 +147,7 @@ impl SessionAcceptor {
         let places = Arc::new(SessionPermits::default());
         let limits = AcceptorLimits {
             pending: PendingLimits {
+                strangers_max: STRANGERS_MAX,
                 admitted_max: config.pending_max,
                 grace: PENDING_GRACE,
                 patience: config.first_frame_timeout,
@@ -228,6 +229,10 @@ impl ConnectionHandler for SessionGreeter {
 
     fn is_stopping(&self) -> bool {
         self.stop.asked.load(Ordering::Acquire)
+    }
+
+    fn has_permit(&self) -> bool {
+        self.permits.sessions.count() < self.config.sessions_max
     }
 
     fn permit(&mut self) -> Option<SessionPermit> {
