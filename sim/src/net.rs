@@ -433,12 +433,9 @@ impl Network {
                 if reply.first() == Some(&(FrameKind::Missing as u8)) {
                     kernel.hit("holes told");
                 }
-                let more = hostile::perhaps_say_more(kernel, lender, &reply);
-                if open {
-                    for packet in [Some(reply), more].into_iter().flatten() {
-                        self.send(kernel, conn, FrameDirection::Down, packet);
-                    }
-                }
+                let more = hostile::perhaps_say_more(kernel, lender, &reply).filter(|_| open);
+                let packets = open.then_some(reply).into_iter().chain(more);
+                packets.for_each(|packet| self.send(kernel, conn, FrameDirection::Down, packet));
             }
             PacketOutcome::Ended if kernel.profile.links == LinkKind::Stream => self.break_conn(kernel, conn),
             // A repeated or early frame is no protocol violation where links reorder.

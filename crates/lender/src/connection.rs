@@ -139,6 +139,10 @@ impl Connection {
             };
             frames += 1;
             let reply = match judge(&mut self.session, packet) {
+                // No more reports are built.
+                Ok(PacketRequest::Status) if turn.shared.stopping() => {
+                    MemberReply::Frame(turn.shared.refusal(RefusalReason::Stopping), [0; 16], 0)
+                }
                 Ok(PacketRequest::Status) => {
                     self.question = Some(turn.shared.desk.ask(turn.shard));
                     break;

@@ -121,9 +121,9 @@ impl LenderLinks {
         self.slots.iter().any(|slot| slot.unflushed)
     }
 
-    /// Passes the frames that one read of the socket brings from lender `index` to the writer. Returns whether
-    /// there was one. The journal's lock is held meanwhile, so a lender that sends without end must not keep
-    /// it. Costs one system call.
+    /// Passes the frames that one read of the socket brings from lender `index` to the writer. Returns
+    /// whether there was one. The journal's lock is held meanwhile, so a lender that sends without end must
+    /// not keep it. Costs one system call.
     pub(crate) fn receive(
         &mut self,
         index: usize,

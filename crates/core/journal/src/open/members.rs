@@ -193,8 +193,8 @@ fn keep_connecting(
     }
 }
 
-/// Sends pending frames, and receives what one read of the socket brings. A member that sends without end thus
-/// leaves the clock to the caller. After an error, which may have a reason, the link must be dropped.
+/// Sends pending frames, and receives what one read of the socket brings. A member that sends without end
+/// thus leaves the clock to the caller. After an error, which may have a reason, the link must be dropped.
 fn exchange(
     recovery: &mut Recovery,
     owner: &JournalOwner,

@@ -3,16 +3,17 @@
 //! A claim is not proven, and a lender may lie. It stops this writer only if a takeover can have succeeded:
 //!
 //! - A fence names an epoch above ours, or ours with another writer. A lender that names a lower one lies.
-//! - A lender outside the view is dismissed: a takeover asks members. Its claim counts only if no lender vouches
-//!   for this epoch, having accepted it without a claim since, and none is about to answer. So an old copy of
-//!   a directory stops whose lenders were away when it was opened.
+//! - A lender outside the view is dismissed: a takeover asks members. Its claim counts only if no lender
+//!   vouches for this epoch, having accepted it without a claim since, and none is about to answer. So an old
+//!   copy of a directory stops whose lenders were away when it was opened.
 //! - A takeover needs answers from n - k + 1 of a view's n members, if its rule demands k. While k members
 //!   without a claim are left, it has not succeeded, and they hold everything acknowledged from now on. One
 //!   of them is then among those that it needs.
 //!
-//! The last argument holds for one view, and so must hold for the one being stored, too. So a member with a claim stays in the view and is not replaced: a
-//! copy of this directory from before the change would ask it and need one member less. It is sent nothing
-//! more. A clean view promises a takeover that it needs no member at all; a claim then counts at once.
+//! The last argument holds for one view, and so must hold for the one being stored, too. So a member with a
+//! claim stays in the view and is not replaced: a copy of this directory from before the change would ask it
+//! and need one member less. It is sent nothing more. A clean view promises a takeover that it needs no
+//! member at all; a claim then counts at once.
 
 use crate::id::{Epoch, Lsn};
 use crate::planted::PlantedFault;
