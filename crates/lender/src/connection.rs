@@ -141,7 +141,7 @@ impl Connection {
             let reply = match judge(&mut self.session, packet) {
                 // No more reports are built.
                 Ok(PacketRequest::Status) if turn.shared.stopping() => {
-                    MemberReply::Frame(turn.shared.refusal(RefusalReason::Stopping), [0; 16], 0)
+                    MemberReply::bare(turn.shared.refusal(RefusalReason::Stopping))
                 }
                 Ok(PacketRequest::Status) => {
                     self.question = Some(turn.shared.desk.ask(turn.shard));
@@ -469,7 +469,9 @@ mod tests {
                 panic!("the store has a slot")
             };
             let permit = shared.permit().unwrap();
-            let connection = Connection::new(link, session, index, permit, Instant::now());
+            let mut greeting = Greeting::default();
+            greeting.session = session;
+            let connection = Connection::new(link, greeting, index, permit, Instant::now());
             Bench {
                 _directory: directory,
                 shared,

@@ -324,7 +324,7 @@ impl JournalPaths {
         let log = match parts.blocks {
             LogBlocks::Ahead => allocate(log, bytes)?,
             LogBlocks::AsNeeded => {
-                let log = new_file(log)?;
+                let log = create_new(log, PRIVATE)?;
                 log.set_len(bytes)?;
                 log
             }

@@ -153,7 +153,7 @@ pub enum PlantedFault {
 
 impl PlantedFault {
     /// All faults, in the order of their rules.
-    pub const ALL: [PlantedFault; 67] = [
+    pub const ALL: [PlantedFault; 69] = [
         PlantedFault::AnyInsteadOfRule,
         PlantedFault::StaleAckCounts,
         PlantedFault::MulticastCountsAsHeld,

@@ -270,6 +270,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (mut client, mut member) = link_pair(&directory);
         let view = View::first(JournalId(1));
+        let owner = JournalOwner::none(JournalId(1));
         let mut recovery = Recovery::new(&view, Epoch(1), WriterId(1), Lsn(0), Time(0), Nanos(0), Nanos(0))
             .with_addresses(["unix:/member"]);
         // Together they fit the socket, but not one read.
@@ -277,12 +278,12 @@ mod tests {
         for _ in 0..4 {
             member.send(&[&unasked, &vec![0; BODY]]).unwrap();
         }
-        assert_eq!(exchange(&mut recovery, 0, &mut client), Ok(true));
+        assert_eq!(exchange(&mut recovery, &owner, 0, &mut client), Ok(true));
         while !member.flush().unwrap() {
             std::thread::yield_now();
         }
         assert_eq!(
-            exchange(&mut recovery, 0, &mut client),
+            exchange(&mut recovery, &owner, 0, &mut client),
             Ok(true),
             "the others have their turn in between"
         );
