@@ -15,6 +15,7 @@ use netram_proto::port::LogState;
 use netram_proto::wire::ChainPoint;
 
 use crate::backing_disk::BackingDisk;
+use crate::check::rule21::SealHistory;
 use crate::data::DataService;
 use crate::hosts::ClientHosts;
 use crate::kernel::SimKernel;
@@ -47,6 +48,8 @@ pub struct World {
     pub(crate) server: Option<SimServer>,
     /// The backing disk of a directory of files.
     pub(crate) backing_disk: BackingDisk,
+    /// Keys and nonces of all records of the journal.
+    pub(crate) seals: SealHistory,
 }
 
 /// A world that programs share.
@@ -83,6 +86,7 @@ impl World {
             data: DataService::new(),
             server: None,
             backing_disk: BackingDisk::default(),
+            seals: SealHistory::default(),
         }
     }
 

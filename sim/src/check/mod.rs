@@ -26,6 +26,7 @@ pub mod rule17;
 pub mod rule18;
 pub mod rule19;
 pub mod rule20;
+pub mod rule21;
 pub mod rule23;
 pub mod rvm;
 pub mod violation;

@@ -2,7 +2,7 @@
 //! die between any two disk operations, and at any event while it waits for lenders.
 
 use netram_block_machine::{ReplicaCondition, ReplicaHeader};
-use netram_proto::id::Lsn;
+use netram_proto::id::{EpochSalt, Lsn, WriterId};
 use netram_proto::journal::{
     AssembleOptions, AssembledLog, LogFile, LogScan, PeerAnswer, PeerWindow, Recovery, RecoveryError,
     SlotPair, View, Voter, assemble, beyond_repair,
@@ -87,6 +87,7 @@ fn open_in(world: &mut World, process: usize, accept_loss: bool) -> Result<(), O
         Some(_) => files.view.restored(writer),
         None => files.view.claimed(writer),
     };
+    files.view.salt = Some(drawn_salt(writer));
     let inquiry = probe(world, process, &files, scan, accept_loss)?;
     store_view(world, host, &mut files)?;
     let windows = recover(world, process, &files, scan, inquiry.as_ref(), accept_loss)?;
@@ -118,6 +119,11 @@ fn open_in(world: &mut World, process: usize, accept_loss: bool) -> Result<(), O
     world.hosts[host].replica_closed = None;
     join(world, process, &files, taken.end);
     serve(world, process, files, taken)
+}
+
+/// The salt that a process draws. Its writer id is already random and its own.
+fn drawn_salt(writer: WriterId) -> EpochSalt {
+    EpochSalt(u128::from(writer.0).to_le_bytes())
 }
 
 /// Refuses the opening if the server has given up the node that offers its records.

@@ -5,6 +5,7 @@ use netram_proto::port::{CommitTicket, RecordKind};
 use netram_proto::time::Nanos;
 use netram_proto::wire::{ChainPoint, RecordHeader, finish_record, record_bytes};
 
+use crate::check::rule21;
 use crate::event::WorldEvent;
 use crate::process::events::settle;
 use crate::process::life::with_serving;
@@ -31,6 +32,7 @@ pub(crate) fn append_now(
         let mut record = vec![0; header.length];
         header.write(&mut record);
         fill(&mut record[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + length]);
+        rule21::sealed(world, serving.salt, &header, &record);
         let chain = finish_record(&mut record, serving.log.seed());
         let end = ChainPoint {
             lsn: header.next(),

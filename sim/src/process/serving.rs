@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use netram_proto::failure::{CallError, RetryPolicy};
-use netram_proto::id::{JournalId, Lsn};
+use netram_proto::id::{EpochSalt, JournalId, Lsn};
 use netram_proto::journal::{
     FrameBody, JournalWriter, LogFile, LogSuperblock, MulticastTiming, OutgoingFrame, SlotPair, View, Voter,
     WriterConfig,
@@ -37,6 +37,9 @@ pub(crate) struct OpenedFiles {
 /// The serving machine, and the state that its driver keeps for it.
 pub(crate) struct ServingState {
     pub(crate) writer: JournalWriter,
+    /// The salt of the key that seals records. Records are in the clear here; the oracle of rule 21 notes
+    /// them.
+    pub(crate) salt: Option<EpochSalt>,
     pub(crate) log: LogFile<SimFile>,
     pub(super) log_slots: SlotPair,
     pub(crate) superblock: LogSuperblock,
@@ -90,7 +93,8 @@ impl ServingState {
             end,
             writer_config(kernel, lenders, voter),
         )
-        .with_epochs(files.view.epochs.clone());
+        .with_epochs(files.view.epochs.clone())
+        .with_salt(files.view.salt);
         writer.plant(kernel.planted());
         let link = data.exists().then(|| {
             let view = files.view.clone();
@@ -98,6 +102,7 @@ impl ServingState {
             DataLink::new(kernel, view, data.volume_bytes(), log)
         });
         ServingState {
+            salt: files.view.sealing_salt(kernel.planted()),
             writer,
             log: files.log,
             log_slots: files.log_slots,

@@ -11,6 +11,7 @@ mod quiet;
 mod replica;
 mod replica_proof;
 mod restore;
+mod rolled_back;
 mod rvm;
 mod second;
 mod shared;
@@ -51,6 +52,10 @@ const OPERATORS_DRAW: u64 = 0x6F70_6572_6174_6F72;
 /// Mixed into a seed to draw which worlds with two directories of a journal are those in which one is
 /// deleted.
 const DELETION_DRAW: u64 = 0x6465_6C65_7465_6421;
+
+/// Mixed into a seed to draw which worlds with two directories of a journal are those of a disk that goes
+/// back in time.
+const ROLLED_BACK_DRAW: u64 = 0x736E_6170_7368_6F74;
 
 /// Mixed into a seed to draw which worlds' journals are a node's.
 const SHARED_DRAW: u64 = 0x7368_6172_6564_2121;
@@ -139,6 +144,11 @@ pub fn has_deletion(seed: u64) -> bool {
     Rng::new(seed ^ DELETION_DRAW).chance(200)
 }
 
+/// Whether the journal's disk goes back in time in the world of `seed`, if it is one of two directories.
+pub fn is_rolled_back(seed: u64) -> bool {
+    Rng::new(seed ^ ROLLED_BACK_DRAW).chance(200)
+}
+
 /// Runs a world that has an event loop of its own.
 type RunWorld = fn(Rng, FaultSwitch, EventTrace) -> (u64, Coverage);
 
@@ -209,6 +219,7 @@ pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceLines>) -> RunOut
         _ if kept => world = replica::run(world),
         0..60 | 70..80 => journal::run(&mut world),
         60..70 if has_deletion(seed) => deletion::run(&mut world),
+        60..70 if is_rolled_back(seed) => rolled_back::run(&mut world),
         60..70 if is_of_operators(seed) => operators::run(&mut world),
         60..70 => second::run(&mut world),
         80..84 => member::run(&mut world),

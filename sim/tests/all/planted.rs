@@ -5,7 +5,7 @@ use netram_proto::planted::{FaultSwitch, PlantedFault};
 use netram_sim::region::REGION_RULES;
 use netram_sim::runner::{SeedFailure, run_seed};
 use netram_sim::scenario::{
-    has_copy, has_data_lender, is_database, is_deposit, is_intruded, is_region, is_shared,
+    has_copy, has_data_lender, is_database, is_deposit, is_intruded, is_region, is_rolled_back, is_shared,
 };
 
 /// Maximum number of seeds until a fault is found. Most need fewer than a hundred.
@@ -64,6 +64,7 @@ fn found(fault: PlantedFault) -> SeedFailure {
         .filter(|&seed| !OF_REGIONS.contains(&fault) || is_region(seed))
         .filter(|&seed| fault != PlantedFault::StampIgnored || has_copy(seed))
         .filter(|&seed| fault != PlantedFault::ForgeryAccepted || is_intruded(seed))
+        .filter(|&seed| fault != PlantedFault::SaltIgnored || is_rolled_back(seed))
         .find_map(|seed| run_seed(seed, FaultSwitch::with(fault)).err());
     match failing {
         Some(failure) => *failure,
@@ -158,6 +159,7 @@ faults! {
     believing_every_lender_that_says_it_is_fenced_is_found: FenceBelieved breaks [20];
     ignoring_members_that_say_they_are_fenced_is_found: FenceClaimIgnored breaks [4];
     fencing_before_the_proof_is_found: FenceBeforeProof breaks [18];
+    sealing_under_the_journals_own_key_is_found: SaltIgnored breaks [21];
     freeing_what_a_deleted_copy_lacked_is_found: HoldingsForgotten breaks [0, 5, 23];
     a_clock_that_stops_in_sleep_is_found: SleepStopsClock breaks [REGION_GRANTED];
     trusting_a_silent_link_is_found: SilenceTrusted breaks [REGION_ENDS];

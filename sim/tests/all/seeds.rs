@@ -23,6 +23,7 @@ const EXPECTED: &[&str] = &[
     "openings refused: members missing",
     "openings refused: damage",
     "openings refused that changed nothing",
+    "rolled back: epochs and LSNs repeated",
     "operators: openings refused",
     "operators: the last to be proven opens",
     "recoveries that took records from members",

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use netram_block::BlockDevice;
 use netram_journal::seal::DataKey;
-use netram_proto::id::{Epoch, Lsn};
+use netram_proto::id::{Epoch, EpochSalt, Lsn};
 use netram_proto::limit::SEAL_TAG_BYTES;
 use netram_proto::port::RecordKind;
 use netram_proto::wire::{ChainPoint, RecordHeader, crc32c, record_bytes};
@@ -69,7 +69,7 @@ fn bytes() {
     );
     let mut record = vec![0; record_bytes(LARGE, true)];
     header.write(&mut record);
-    let sealer = DataKey::generate().sealer();
+    let sealer = DataKey::generate().sealer().for_epoch(EpochSalt([7; 16]));
     let source = vec![7; LARGE];
     let mut target = vec![0; LARGE];
     let mut plain = Vec::with_capacity(LARGE + SEAL_TAG_BYTES);

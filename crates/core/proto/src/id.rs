@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::limit::EPOCH_SALT_BYTES;
+
 /// A byte position in a journal's endless log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
@@ -66,6 +68,23 @@ hex_id!(
     /// with a copy of the journal's directory, differ in it.
     WriterId, u64, 16
 );
+/// Random bytes that a writer draws for its epoch and stores in the view before the epoch counts. The key
+/// that seals the epoch's records is derived from the journal's key and this salt, so a copied or rolled-back
+/// directory never seals other bytes under a key and nonce that were used before (rule 21).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct EpochSalt(pub [u8; EPOCH_SALT_BYTES]);
+
+impl EpochSalt {
+    /// No salt: its bytes in a view whose epoch has drawn none.
+    pub(crate) const NONE: EpochSalt = EpochSalt([0; EPOCH_SALT_BYTES]);
+}
+
+impl fmt::Debug for EpochSalt {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "EpochSalt({:032x})", u128::from_be_bytes(self.0))
+    }
+}
+
 hex_id!(
     /// Identifies one life of a lender's *memory* (not of its process); random, new whenever the memory
     /// starts empty. Acknowledgements of an earlier incarnation never count.

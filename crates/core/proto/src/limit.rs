@@ -63,6 +63,11 @@ pub const CHANNEL_BYTES_MAX: u64 = 1 << 37;
 pub const RECORD_HEADER_BYTES: usize = 40;
 /// Size of the AES-GCM tag that encryption adds after a payload, in bytes.
 pub const SEAL_TAG_BYTES: usize = 16;
+/// Size of the random bytes from which the sealing key of one epoch is derived. No two draws of 128 bits are
+/// expected to be equal in 2^64 openings.
+pub const EPOCH_SALT_BYTES: usize = 16;
+/// Bytes that sealing adds behind a payload: the tag, and the salt of the writer's epoch.
+pub const SEAL_BYTES: usize = SEAL_TAG_BYTES + EPOCH_SALT_BYTES;
 /// Alignment of records, in bytes: a header never straddles the end of a log's data area.
 pub const RECORD_ALIGN: usize = 8;
 /// Maximum size of a record with its header, in bytes. Bounds what a reader allocates for a length that a
@@ -133,7 +138,11 @@ const _: () = assert!(RECORD_HEADER_BYTES.is_multiple_of(RECORD_ALIGN));
 const _: () = assert!(LENDERS_MAX <= u16::BITS as usize, "a set of lenders is two bytes");
 const _: () = assert!(LOG_BYTES_MIN.is_multiple_of(LOG_ALIGN));
 const _: () = assert!(
-    MEMBERS_MAX * (ADDRESS_BYTES_MAX + DOMAIN_BYTES_MAX + 32) + EPOCH_HISTORY_MAX * 20 + 256 <= SLOT_BYTES,
+    MEMBERS_MAX * (ADDRESS_BYTES_MAX + DOMAIN_BYTES_MAX + 32)
+        + EPOCH_HISTORY_MAX * 20
+        + EPOCH_SALT_BYTES
+        + 256
+        <= SLOT_BYTES,
     "a full view fits its slot"
 );
 

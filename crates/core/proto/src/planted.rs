@@ -140,6 +140,8 @@ pub enum PlantedFault {
     FenceClaimIgnored,
     /// (18) An opening claims and fences before it has probed whether it can succeed.
     FenceBeforeProof,
+    /// (21) Records are sealed under the journal's own key, whatever salt the epoch has.
+    SaltIgnored,
     /// (23) Lenders free bytes that a deleted log did not have, though the log may have been a copy whose
     /// original needs them.
     HoldingsForgotten,
@@ -153,7 +155,7 @@ pub enum PlantedFault {
 
 impl PlantedFault {
     /// All faults, in the order of their rules.
-    pub const ALL: [PlantedFault; 69] = [
+    pub const ALL: [PlantedFault; 70] = [
         PlantedFault::AnyInsteadOfRule,
         PlantedFault::StaleAckCounts,
         PlantedFault::MulticastCountsAsHeld,
@@ -219,6 +221,7 @@ impl PlantedFault {
         PlantedFault::FenceBelieved,
         PlantedFault::FenceClaimIgnored,
         PlantedFault::FenceBeforeProof,
+        PlantedFault::SaltIgnored,
         PlantedFault::HoldingsForgotten,
         PlantedFault::SleepStopsClock,
         PlantedFault::SilenceTrusted,

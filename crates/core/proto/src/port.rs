@@ -108,7 +108,7 @@ pub trait StorageFile {
 
 /// The type of a record's payload. The log itself does not interpret payloads.
 ///
-/// Kinds below 16 are reserved for the journal; the rest belong to its users.
+/// Kinds below 16 are reserved for the journal, 16 to 127 belong to its users, and there are no others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordKind(pub u8);
 

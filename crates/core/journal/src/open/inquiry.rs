@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use netram_proto::id::{Epoch, Lsn, WriterId};
+use netram_proto::id::{Epoch, EpochSalt, Lsn, WriterId};
 use netram_proto::journal::{
     ClaimNote, LogFile, LogScan, LogSuperblock, MemberReport, NotNewestError, PeerAnswer, Recovery,
     RecoveryError, View, Voter, beyond_repair,
@@ -229,6 +229,7 @@ impl JournalSnapshot<'_> {
         }
         Ok(View {
             note: Some(claim_note()),
+            salt: Some(EpochSalt(crate::random::random())),
             ..claim
         })
     }

@@ -344,6 +344,8 @@ impl JournalFiles {
         let (ring, drain) = sys::ring(ring_bytes, taken.end.lsn).map_err(system("mapping the ring"))?;
         let waiting = CommitWaiters::new().map_err(system("making a poller"))?;
         let caster = multicast_sender(&mut config);
+        let salt = view.sealing_salt(FaultSwitch::NONE);
+        let salt = salt.expect("an opening draws a salt with its claim");
         let writer_config = config.writer_config(ring_bytes);
         let writer = JournalWriter::new(
             journal,
@@ -354,6 +356,7 @@ impl JournalFiles {
             writer_config,
         )
         .with_epochs(view.epochs.clone())
+        .with_salt(view.salt)
         .with_note(view.note.clone());
         let shared = JournalState::new(JournalStateParts {
             writer,
@@ -364,7 +367,7 @@ impl JournalFiles {
             slots: self.slots,
             superblock: self.superblock,
             config,
-            sealer: self.sealer,
+            sealer: self.sealer.for_epoch(salt),
             owner: self.owner,
             paths: self.paths,
             lock: self.lock,

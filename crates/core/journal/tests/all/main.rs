@@ -10,6 +10,7 @@ mod idle;
 mod journal;
 mod liar;
 mod names;
+mod nonces;
 mod over;
 mod reasons;
 mod shared;

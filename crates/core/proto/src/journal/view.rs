@@ -4,10 +4,12 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::failure::CallError;
-use crate::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
+use crate::id::{Epoch, EpochSalt, Incarnation, JournalId, Lsn, WriterId};
 use crate::limit::{
-    ADDRESS_BYTES_MAX, DOMAIN_BYTES_MAX, EPOCH_MAX, MEMBERS_MAX, VIEW_VERSION_MAX, WINDOW_BYTES_MAX,
+    ADDRESS_BYTES_MAX, DOMAIN_BYTES_MAX, EPOCH_MAX, EPOCH_SALT_BYTES, MEMBERS_MAX, VIEW_VERSION_MAX,
+    WINDOW_BYTES_MAX,
 };
+use crate::planted::{FaultSwitch, PlantedFault};
 use crate::port::StorageFile;
 use crate::wire::{ByteReader, ShortInputError};
 
@@ -16,7 +18,9 @@ use super::note::ClaimNote;
 use super::rule::CommitRule;
 use super::slot_pair::SlotPair;
 
-const FORMAT: u16 = 3;
+const FORMAT: u16 = 4;
+/// Format 3: without the epoch's salt.
+const FORMAT_WITHOUT_SALT: u16 = 3;
 /// Format 2: without joins, window sizes and clean ends.
 const FORMAT_WITHOUT_JOINS: u16 = 2;
 /// Format 1: as format 2, and without the epoch history.
@@ -65,6 +69,9 @@ pub struct View {
     pub epoch: Epoch,
     /// The writer of that epoch.
     pub writer: WriterId,
+    /// The salt of the key that seals this epoch's records. `None` if the epoch seals none, or in views of
+    /// an earlier format.
+    pub salt: Option<EpochSalt>,
     /// How many members must hold a record.
     pub rule: CommitRule,
     /// Whether the members' acknowledgements count. They do not while there are fewer members than the
@@ -130,6 +137,7 @@ impl View {
             journal,
             epoch: Epoch(0),
             writer: WriterId(0),
+            salt: None,
             rule: CommitRule::All,
             counting: false,
             clean: None,
@@ -141,12 +149,13 @@ impl View {
         }
     }
 
-    /// The claim of a new writer: the same members in the next epoch.
+    /// The claim of a new writer: the same members in the next epoch, which has no salt yet.
     pub fn claimed(&self, writer: WriterId) -> View {
         let mut claim = View {
             version: self.version + 1,
             epoch: self.epoch.next(),
             writer,
+            salt: None,
             note: None,
             ..self.clone()
         };
@@ -154,6 +163,12 @@ impl View {
             claim.epochs = self.adopted().epochs;
         }
         claim
+    }
+
+    /// The salt of the key that seals this epoch's records, which a claim must have drawn before it is
+    /// stored.
+    pub fn sealing_salt(&self, planted: FaultSwitch) -> Option<EpochSalt> {
+        self.salt.filter(|_| !planted.is(PlantedFault::SaltIgnored))
     }
 
     /// The text of the claim's note, or else the writer's number.
@@ -205,8 +220,7 @@ impl View {
     }
 
     /// A claim of a replica, or of a journal restored from one. Its client may have continued in later epochs
-    /// that nothing here knows of. Those epochs are skipped, because nonces are made of epoch and LSN, and so
-    /// that the client stays fenced.
+    /// that nothing here knows of. Those epochs are skipped, so that the client stays fenced.
     pub fn restored(&self, writer: WriterId) -> View {
         let claim = self.claimed(writer);
         let heard = self.epochs.last_served_epoch().unwrap_or(self.epoch);
@@ -325,6 +339,7 @@ impl View {
         bytes.extend_from_slice(&self.base.0.to_le_bytes());
         bytes.extend_from_slice(&self.window_bytes.to_le_bytes());
         bytes.extend_from_slice(&self.clean.unwrap_or_default().0.to_le_bytes());
+        bytes.extend_from_slice(&self.salt.unwrap_or(EpochSalt::NONE).0);
         let counting = if self.counting { COUNTING } else { 0 };
         bytes.push(counting | if self.clean.is_some() { CLEAN } else { 0 });
         bytes.push(self.members.len() as u8);
@@ -373,11 +388,15 @@ impl View {
         let writer = WriterId(cursor.u64()?);
         let base = Lsn(cursor.u64()?);
         let (window_bytes, clean) = match format {
-            FORMAT => (cursor.u64()?, Lsn(cursor.u64()?)),
+            FORMAT_WITHOUT_SALT.. => (cursor.u64()?, Lsn(cursor.u64()?)),
             _ => (0, Lsn(0)),
         };
+        let mut salt = EpochSalt::NONE;
+        if format == FORMAT {
+            salt.0.copy_from_slice(cursor.bytes(EPOCH_SALT_BYTES)?);
+        }
         let flags = cursor.u8()?;
-        let clean = (flags & CLEAN != 0 && format == FORMAT).then_some(clean);
+        let clean = (flags & CLEAN != 0 && format >= FORMAT_WITHOUT_SALT).then_some(clean);
         let count = usize::from(cursor.u8()?);
         if count > MEMBERS_MAX {
             return Err(ViewError::Malformed);
@@ -386,9 +405,7 @@ impl View {
             .map(|_| member(&mut cursor, format))
             .collect::<Result<_, _>>()?;
         let epochs = match format {
-            FORMAT | FORMAT_WITHOUT_JOINS => {
-                EpochHistory::decode(&mut cursor)?.ok_or(ViewError::Malformed)?
-            }
+            FORMAT_WITHOUT_JOINS.. => EpochHistory::decode(&mut cursor)?.ok_or(ViewError::Malformed)?,
             _ => EpochHistory::default(),
         };
         Ok(View {
@@ -396,6 +413,7 @@ impl View {
             journal,
             epoch,
             writer,
+            salt: (salt != EpochSalt::NONE).then_some(salt),
             rule,
             counting: flags & COUNTING != 0,
             clean,
@@ -411,7 +429,7 @@ impl View {
 fn member(cursor: &mut ByteReader<'_>, format: u16) -> Result<ViewMember, ViewError> {
     let incarnation = Incarnation(cursor.u64()?);
     let join = match format {
-        FORMAT => JoinId {
+        FORMAT_WITHOUT_SALT.. => JoinId {
             epoch: Epoch(cursor.u32()?),
             generation: cursor.u32()?,
         },

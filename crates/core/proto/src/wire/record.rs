@@ -6,21 +6,30 @@
 //! 16  epoch u32 | chain u32            chain: the predecessor's crc field
 //! 24  stable u64                       the writer's stable LSN when it made the record
 //! 32  kind u8 | flags u8 | zero u16 | payload u32
-//! 40  payload, then the AEAD tag (16) if sealed, then zeros to a multiple of 8
+//! 40  payload, then the AEAD tag (16) if sealed, then the salt (16) if salted, then zeros to a multiple of 8
 //! ```
+//!
+//! A salted record has 128 in `kind` and counts the salt in `payload`. It names the key that sealed it, so
+//! records of any epochs can be read from any position on. Lenders of earlier releases look at neither.
 //!
 //! The CRC covers bytes 8 to the end and is mixed with the journal's id, so torn, reordered, stale and
 //! foreign bytes all end the valid prefix (rule 7). `stable` tells corruption from the log's end (rule 8): a
 //! record which says "everything below X was on the disk" proves that a bad record below X is damage.
 
-use crate::id::{Epoch, JournalId, Lsn};
-use crate::limit::{RECORD_ALIGN, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, SEAL_TAG_BYTES};
+use core::ops::Range;
+
+use crate::id::{Epoch, EpochSalt, JournalId, Lsn};
+use crate::limit::{
+    EPOCH_SALT_BYTES, RECORD_ALIGN, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, SEAL_BYTES, SEAL_TAG_BYTES,
+};
 use crate::planted::{FaultSwitch, PlantedFault};
 use crate::port::RecordKind;
 
 use super::crc::{Crc, crc32c};
 
 const FLAG_SEALED: u8 = 1;
+/// Bit of the kind's byte that marks a salted record.
+const KIND_SALTED: u8 = 0x80;
 
 /// The journal's contribution to every CRC: a record of another journal fails its check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +69,10 @@ pub struct RecordHeader {
     pub kind: RecordKind,
     /// Whether the payload is sealed (encrypted, with a tag behind it).
     pub sealed: bool,
-    /// Bytes of the payload, without tag and padding.
+    /// Whether the payload is sealed under the key of the writer's epoch, whose salt follows the tag. Sealed
+    /// records of earlier releases have none: they are sealed under the journal's own key.
+    pub salted: bool,
+    /// Bytes of the payload, without tag, salt and padding.
     pub payload: usize,
 }
 
@@ -75,14 +87,15 @@ pub enum RecordError {
     Misplaced,
 }
 
-/// Size in the log of a record with `payload` bytes of payload.
+/// Size in the log of a new record with `payload` bytes of payload.
 pub const fn record_bytes(payload: usize, sealed: bool) -> usize {
-    let tag = if sealed { SEAL_TAG_BYTES } else { 0 };
-    (RECORD_HEADER_BYTES + payload + tag).next_multiple_of(RECORD_ALIGN)
+    let seal = if sealed { SEAL_BYTES } else { 0 };
+    (RECORD_HEADER_BYTES + payload + seal).next_multiple_of(RECORD_ALIGN)
 }
 
 impl RecordHeader {
-    /// A header for a record of `payload` bytes at `link`. [`finish_record`] sets its CRC.
+    /// A header for a new record of `payload` bytes at `link`; if it is sealed, then with a salt.
+    /// [`finish_record`] sets its CRC.
     pub fn new(
         link: ChainPoint,
         epoch: Epoch,
@@ -93,6 +106,7 @@ impl RecordHeader {
     ) -> RecordHeader {
         let length = record_bytes(payload, sealed);
         assert!(length <= RECORD_BYTES_MAX);
+        assert!(kind.0 & KIND_SALTED == 0, "kinds end at 127");
         RecordHeader {
             length,
             crc: 0,
@@ -102,6 +116,7 @@ impl RecordHeader {
             stable,
             kind,
             sealed,
+            salted: sealed,
             payload,
         }
     }
@@ -114,6 +129,14 @@ impl RecordHeader {
     pub fn parse(bytes: &[u8; RECORD_HEADER_BYTES]) -> Result<RecordHeader, RecordError> {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+        let sealed = bytes[33] & FLAG_SEALED != 0;
+        let salted = bytes[32] & KIND_SALTED != 0;
+        // Tag and salt are the last bytes before the padding.
+        let salt = if salted { EPOCH_SALT_BYTES } else { 0 };
+        let tag = if sealed { SEAL_TAG_BYTES } else { 0 };
+        let Some(payload) = (u32_at(36) as usize).checked_sub(salt) else {
+            return Err(RecordError::Lengths);
+        };
         let header = RecordHeader {
             length: u32_at(0) as usize,
             crc: u32_at(4),
@@ -121,13 +144,16 @@ impl RecordHeader {
             epoch: Epoch(u32_at(16)),
             chain: u32_at(20),
             stable: Lsn(u64_at(24)),
-            kind: RecordKind(bytes[32]),
-            sealed: bytes[33] & FLAG_SEALED != 0,
-            payload: u32_at(36) as usize,
+            kind: RecordKind(bytes[32] & !KIND_SALTED),
+            sealed,
+            salted,
+            payload,
         };
+        let whole = RECORD_HEADER_BYTES + payload.min(RECORD_BYTES_MAX) + tag + salt;
         let lengths_agree = header.length <= RECORD_BYTES_MAX
-            && header.payload <= RECORD_BYTES_MAX
-            && header.length == record_bytes(header.payload, header.sealed)
+            && payload <= RECORD_BYTES_MAX
+            && header.length == whole.next_multiple_of(RECORD_ALIGN)
+            && (sealed || !salted)
             && bytes[33] & !FLAG_SEALED == 0
             && bytes[34] == 0
             && bytes[35] == 0;
@@ -147,10 +173,27 @@ impl RecordHeader {
         record[16..20].copy_from_slice(&self.epoch.0.to_le_bytes());
         record[20..24].copy_from_slice(&self.chain.to_le_bytes());
         record[24..32].copy_from_slice(&self.stable.0.to_le_bytes());
-        record[32] = self.kind.0;
+        let (mark, salt) = match self.salted {
+            true => (KIND_SALTED, EPOCH_SALT_BYTES),
+            false => (0, 0),
+        };
+        record[32] = self.kind.0 | mark;
         record[33] = if self.sealed { FLAG_SEALED } else { 0 };
         record[34..36].fill(0);
-        record[36..40].copy_from_slice(&(self.payload as u32).to_le_bytes());
+        record[36..40].copy_from_slice(&((self.payload + salt) as u32).to_le_bytes());
+    }
+
+    /// Where the salt lies in the record, if it has one.
+    pub fn salt_range(&self) -> Option<Range<usize>> {
+        let start = RECORD_HEADER_BYTES + self.payload + SEAL_TAG_BYTES;
+        self.salted.then_some(start..start + EPOCH_SALT_BYTES)
+    }
+
+    /// The salt of the key that sealed `record`, which has this header; `None` if it is the journal's own.
+    pub fn salt(&self, record: &[u8]) -> Option<EpochSalt> {
+        let mut salt = EpochSalt([0; EPOCH_SALT_BYTES]);
+        salt.0.copy_from_slice(record.get(self.salt_range()?)?);
+        Some(salt)
     }
 
     /// Where the next record begins.
@@ -297,6 +340,39 @@ mod tests {
             scan_step(&log[48..], header.next_point(), SEED, FaultSwitch::NONE),
             ScanStep::Record(_)
         ));
+    }
+
+    /// A sealed record names its key's salt; one of an earlier release names none and has another length.
+    #[test]
+    fn a_sealed_record_carries_its_salt_and_earlier_ones_are_read() {
+        let link = ChainPoint::default();
+        let new = RecordHeader::new(link, Epoch(1), Lsn(0), RecordKind(127), true, 11);
+        let old = RecordHeader {
+            salted: false,
+            length: 72,
+            ..new
+        };
+        assert_eq!(new.length, 88);
+        for header in [new, old] {
+            let mut bytes = vec![0; header.length];
+            header.write(&mut bytes);
+            if let Some(range) = header.salt_range() {
+                assert_eq!(range, 67..83);
+                bytes[range].fill(9);
+            }
+            let read = RecordHeader::parse(bytes.first_chunk().unwrap());
+            assert_eq!(read, Ok(header));
+            let salt = header.salted.then_some(EpochSalt([9; 16]));
+            assert_eq!(header.salt(&bytes), salt);
+        }
+        // A salt without a seal, or with fewer bytes than a salt.
+        for (at, value) in [(33, 0), (36, 15)] {
+            let mut bytes = vec![0; new.length];
+            new.write(&mut bytes);
+            bytes[at] = value;
+            let read = RecordHeader::parse(bytes.first_chunk().unwrap());
+            assert_eq!(read, Err(RecordError::Lengths), "byte {at}");
+        }
     }
 
     #[test]

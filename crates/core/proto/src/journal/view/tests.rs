@@ -41,6 +41,7 @@ fn a_view_survives_encoding_and_every_truncation_is_refused() {
         counting: true,
         clean: Some(Lsn(123)),
         window_bytes: 1 << 20,
+        salt: Some(EpochSalt([7; 16])),
         members: (0..3).map(member).collect(),
         ..View::first(JournalId(77))
     };
@@ -95,7 +96,7 @@ fn a_format_1_view_is_read_and_the_next_claim_records_its_epoch() {
     let mut bytes = view.encode();
     bytes[..2].copy_from_slice(&FORMAT_WITHOUT_EPOCHS.to_le_bytes());
     bytes.pop();
-    bytes.drain(48..64);
+    bytes.drain(48..80);
     let read = View::decode(&bytes);
     assert_eq!(read.as_ref(), Ok(&view));
     let claim = view.claimed(WriterId(9));
@@ -109,6 +110,20 @@ fn a_format_1_view_is_read_and_the_next_claim_records_its_epoch() {
     // A claim that was given up is not in the history.
     let next = released.claimed(WriterId(1)).claimed(WriterId(2));
     assert_eq!(next.epochs, released.epochs);
+}
+
+#[test]
+fn a_format_3_view_is_read_and_has_no_salt() {
+    let mut view = View {
+        clean: Some(Lsn(123)),
+        window_bytes: 1 << 20,
+        ..View::first(JournalId(77)).claimed(WriterId(4))
+    };
+    view.epochs.begin(Epoch(1), WriterId(4), Lsn(5));
+    let mut bytes = view.encode();
+    bytes[..2].copy_from_slice(&FORMAT_WITHOUT_SALT.to_le_bytes());
+    bytes.drain(64..80);
+    assert_eq!(View::decode(&bytes), Ok(view));
 }
 
 #[test]
@@ -127,9 +142,9 @@ fn a_format_2_view_is_read_with_any_join_and_window_size() {
     view.epochs.begin(Epoch(3), WriterId(4), Lsn(5));
     let mut bytes = view.encode();
     bytes[..2].copy_from_slice(&FORMAT_WITHOUT_JOINS.to_le_bytes());
-    // Removes the member's join, and before it the window's size and the clean end.
-    bytes.drain(74..82);
-    bytes.drain(48..64);
+    // Removes the member's join, and before it the window's size, the clean end and the salt.
+    bytes.drain(90..98);
+    bytes.drain(48..80);
     let read = View::decode(&bytes);
     assert_eq!(read.as_ref(), Ok(&view));
     assert_eq!(view.window_bytes_max(), WINDOW_BYTES_MAX);
@@ -168,4 +183,21 @@ fn the_largest_view_fits_its_slot() {
     };
     (1..100).for_each(|epoch| view.epochs.begin(Epoch(epoch), WriterId(1), Lsn(0)));
     assert!(view.encode().len() + 24 <= crate::limit::SLOT_BYTES);
+}
+
+#[test]
+fn a_claim_has_no_salt_of_the_epoch_before_and_its_own_stays_with_it() {
+    let salt = Some(EpochSalt([7; 16]));
+    let view = View {
+        salt,
+        ..View::first(JournalId(77)).claimed(WriterId(1))
+    };
+    assert_eq!(view.released(Lsn(8)).salt, salt);
+    for claim in [
+        view.claimed(WriterId(2)),
+        view.restored(WriterId(2)),
+        view.claimed_above(Epoch(9), WriterId(2)),
+    ] {
+        assert_eq!(claim.salt, None);
+    }
 }

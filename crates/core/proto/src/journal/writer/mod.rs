@@ -46,7 +46,7 @@ mod tests;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::id::{Epoch, JournalId, Lsn, WriterId};
+use crate::id::{Epoch, EpochSalt, JournalId, Lsn, WriterId};
 use crate::limit::{LENDERS_MAX, MEMBERS_MAX};
 use crate::planted::{FaultSwitch, PlantedFault};
 use crate::port::CommitVotes;
@@ -158,6 +158,8 @@ pub struct JournalWriter {
     cast: MulticastState,
     /// The journal's epochs up to this one, for its views.
     epochs: EpochHistory,
+    /// The salt of this epoch's sealing key, for its views.
+    salt: Option<EpochSalt>,
     /// The note about the process that claimed this epoch, for its views.
     note: Option<ClaimNote>,
     /// The last report of the data lender in service, and its time.
@@ -213,6 +215,7 @@ impl JournalWriter {
             last_tick: None,
             cast: MulticastState::new(end.lsn),
             epochs: EpochHistory::default(),
+            salt: None,
             note: None,
             replica_ack: None,
             server_ack: server,
@@ -227,6 +230,12 @@ impl JournalWriter {
     /// Sets the journal's epochs, as the durable view has them.
     pub fn with_epochs(mut self, epochs: EpochHistory) -> JournalWriter {
         self.epochs = epochs;
+        self
+    }
+
+    /// Sets the salt of this epoch's sealing key, as the durable view has it.
+    pub fn with_salt(mut self, salt: Option<EpochSalt>) -> JournalWriter {
+        self.salt = salt;
         self
     }
 

@@ -172,6 +172,7 @@ impl JournalWriter {
             journal: self.journal,
             epoch: self.epoch,
             writer: self.writer,
+            salt: self.salt,
             rule: self.config.rule,
             counting: self.counts(set) && clean.is_none(),
             clean,
