@@ -97,6 +97,39 @@ static void alignments(void)
 	}
 }
 
+/* Whether the kernel leaves the page out of a core dump: a flag of its mapping in smaps. */
+static int left_out(const char *page)
+{
+	FILE *maps = fopen("/proc/self/smaps", "r");
+	char line[512];
+	int inside = 0, found = -1;
+	CHECK(maps);
+	while (fgets(line, sizeof line, maps)) {
+		unsigned long start, end;
+		if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+			inside = start <= (uintptr_t)page && (uintptr_t)page < end;
+		else if (inside && strncmp(line, "VmFlags:", 8) == 0)
+			found = strstr(line, " dd") != NULL;
+	}
+	CHECK(fclose(maps) == 0 && found >= 0);
+	return found;
+}
+
+/* A program's secrets stay out of core dumps. A success without effect was worse than a refusal. */
+static void secrets(void)
+{
+	char *mapped = map(4 * MIB, 5);
+	CHECK(!left_out(mapped + MIB));
+	CHECK(madvise(mapped + MIB, 2 * PAGE, MADV_DONTDUMP) == 0);
+	CHECK(!left_out(mapped + MIB - PAGE) && left_out(mapped + MIB) && left_out(mapped + MIB + PAGE));
+	CHECK(!left_out(mapped + MIB + 2 * PAGE));
+	CHECK(madvise(mapped + MIB + 1, PAGE, MADV_DONTDUMP) == -1 && errno == EINVAL);
+	all(mapped, 4 * MIB, 5);
+	CHECK(madvise(mapped + MIB, PAGE, MADV_DODUMP) == 0);
+	CHECK(!left_out(mapped + MIB) && left_out(mapped + MIB + PAGE));
+	CHECK(munmap(mapped, 4 * MIB) == 0);
+}
+
 /* What a program does to memory that it has mapped. */
 static void places(void)
 {
@@ -166,5 +199,6 @@ int main(void)
 	sizes();
 	alignments();
 	places();
+	secrets();
 	puts("all is as it was written");
 }

@@ -154,11 +154,11 @@ fn advice_for(advice: c_int) -> Option<c_int> {
         | libc::MADV_UNMERGEABLE
         | libc::MADV_DONTFORK
         | libc::MADV_DOFORK
-        | libc::MADV_DONTDUMP
-        | libc::MADV_DODUMP
         | libc::MADV_COLD
         | libc::MADV_PAGEOUT => None,
-        libc::MADV_DONTNEED => Some(advice),
+        // Whether a page is in a core dump is the program's to say: it may hold secrets. Staging frames are
+        // in none.
+        libc::MADV_DONTNEED | libc::MADV_DONTDUMP | libc::MADV_DODUMP => Some(advice),
         // Refused; programs can do without.
         _ => Some(INVALID_ADVICE),
     }
