@@ -30,9 +30,10 @@ pub fn bodies(bytes: &[u8]) {
         return;
     };
     let (header, body) = (&frame.header, frame.body);
-    if let Ok(follow) = FollowRequest::decode(body) {
+    if let Ok(follow) = FollowRequest::decode(&frame) {
         let message = follow.message(header.epoch, WriterId(header.sender));
         assert_eq!(message.body, body, "a `Follow` has one form");
+        assert_eq!(FollowRequest::decode(&message.frame()), Ok(follow));
     }
     if let Some(following) = FollowReply::decode(&frame) {
         let _ = (following.fork(&a_view()), following.has_blocks_of(&a_view()));
@@ -68,6 +69,7 @@ fn follow() -> FollowRequest {
         bytes: VOLUME,
         capacity: CAPACITY,
         key: vec![4; 32],
+        wrapped_key: vec![5; 61],
     }
 }
 

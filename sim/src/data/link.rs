@@ -36,6 +36,7 @@ impl DataLink {
                 journal: kernel.journal(),
             },
             key: Vec::new(),
+            wrapped_key: Vec::new(),
             capacity: kernel.profile.capacity,
             window_bytes: kernel.profile.window,
             timing: SourceTiming {

@@ -280,6 +280,7 @@ fn describe(process: &ReplicaProcess) -> ReplicaMessage {
             bytes: process.volume.geometry().bytes,
             capacity: process.log.capacity(),
             key: Vec::new(),
+            wrapped_key: Vec::new(),
         },
         condition: standing.condition,
         closed: standing.closed,

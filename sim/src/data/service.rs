@@ -134,6 +134,7 @@ impl DataService {
             bytes: self.volume_bytes,
             capacity: kernel.profile.capacity,
             key: Vec::new(),
+            wrapped_key: Vec::new(),
         }
     }
 

@@ -190,8 +190,12 @@ pub struct FollowRequest {
     pub bytes: u64,
     /// Capacity of the client's log in bytes.
     pub capacity: u64,
-    /// Key that encrypts the journal's records; empty if they are not encrypted.
+    /// Key that encrypts the journal's records; empty if they are not encrypted. Only a client sends it: a
+    /// data lender needs it to read the records, and hands it on to nobody.
     pub key: Vec<u8>,
+    /// The same key as a restore gets it: wrapped under the volume's recovery key. The data lender keeps
+    /// these bytes without knowing their form. Empty if the client has none.
+    pub wrapped_key: Vec<u8>,
 }
 
 impl FollowRequest {
@@ -205,29 +209,31 @@ impl FollowRequest {
 
     /// The `Follow` frame of `writer` in epoch `epoch`.
     pub fn message(&self, epoch: Epoch, writer: WriterId) -> ReplicaMessage {
-        assert!(self.key.len() <= DATA_KEY_BYTES_MAX);
-        let mut body = Vec::with_capacity(64 + self.key.len());
+        assert!(self.key.len() <= DATA_KEY_BYTES_MAX && self.wrapped_key.len() <= DATA_KEY_BYTES_MAX);
+        let mut body = Vec::with_capacity(64 + self.key.len() + self.wrapped_key.len());
         body.extend_from_slice(&self.identity.volume.to_le_bytes());
         body.extend_from_slice(&self.identity.journal.0.to_le_bytes());
         body.extend_from_slice(&self.bytes.to_le_bytes());
         body.extend_from_slice(&self.capacity.to_le_bytes());
         body.extend_from_slice(&self.key);
+        body.extend_from_slice(&self.wrapped_key);
         let header = FrameHeader {
             epoch,
+            mark: self.wrapped_key.len() as u32,
             sender: writer.0,
             ..FrameHeader::new(FrameKind::Follow)
         };
         ReplicaMessage { header, body }
     }
 
-    /// Decodes the body of a `Follow` frame.
+    /// Decodes a `Follow` frame. Clients of earlier releases send no wrapped key.
     ///
     /// # Errors
     ///
-    /// [`ShortInputError`] if the body is truncated or its key is longer than [`DATA_KEY_BYTES_MAX`].
-    pub fn decode(body: &[u8]) -> Result<FollowRequest, ShortInputError> {
-        let mut cursor = ByteReader::new(body);
-        let follow = FollowRequest {
+    /// [`ShortInputError`] if the body is truncated or a key is longer than [`DATA_KEY_BYTES_MAX`].
+    pub fn decode(frame: &Frame<'_>) -> Result<FollowRequest, ShortInputError> {
+        let mut cursor = ByteReader::new(frame.body);
+        let mut follow = FollowRequest {
             identity: ReplicaIdentity {
                 volume: cursor.u128()?,
                 journal: JournalId(cursor.u128()?),
@@ -235,10 +241,14 @@ impl FollowRequest {
             bytes: cursor.u64()?,
             capacity: cursor.u64()?,
             key: cursor.rest().to_vec(),
+            wrapped_key: Vec::new(),
         };
-        if follow.key.len() > DATA_KEY_BYTES_MAX {
+        let wrapped = frame.header.mark as usize;
+        let key = follow.key.len().checked_sub(wrapped).ok_or(ShortInputError)?;
+        if key > DATA_KEY_BYTES_MAX || wrapped > DATA_KEY_BYTES_MAX {
             return Err(ShortInputError);
         }
+        follow.wrapped_key = follow.key.split_off(key);
         Ok(follow)
     }
 }
@@ -299,7 +309,7 @@ impl FollowReply {
 /// A replica as its data lender describes it to a client that wants to restore the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaDescription {
-    /// Contents of the last `Follow` frame that the replica accepted.
+    /// Contents of the last `Follow` frame that the replica accepted, without the key itself.
     pub follow: FollowRequest,
     /// Whether the replica is whole.
     pub condition: ReplicaCondition,
@@ -331,7 +341,7 @@ impl ReplicaDescription {
         bytes.extend_from_slice(&[
             condition,
             u8::from(self.closed.is_some()),
-            self.follow.key.len() as u8,
+            self.follow.wrapped_key.len() as u8,
         ]);
         bytes.extend_from_slice(&since.to_le_bytes());
         bytes.extend_from_slice(&self.closed.unwrap_or_default().0.to_le_bytes());
@@ -342,7 +352,7 @@ impl ReplicaDescription {
         bytes.extend_from_slice(&self.follow.identity.journal.0.to_le_bytes());
         bytes.extend_from_slice(&self.follow.bytes.to_le_bytes());
         bytes.extend_from_slice(&self.follow.capacity.to_le_bytes());
-        bytes.extend_from_slice(&self.follow.key);
+        bytes.extend_from_slice(&self.follow.wrapped_key);
         bytes.extend_from_slice(&self.view.encode());
         bytes
     }
@@ -370,7 +380,8 @@ impl ReplicaDescription {
             identity,
             bytes: cursor.u64()?,
             capacity: cursor.u64()?,
-            key: cursor.bytes(usize::from(key))?.to_vec(),
+            key: Vec::new(),
+            wrapped_key: cursor.bytes(usize::from(key))?.to_vec(),
         };
         let view = View::decode(cursor.rest()).map_err(|_| ShortInputError)?;
         let end = ChainPoint {

@@ -113,7 +113,7 @@ impl Replica {
     /// Handles the first frame of a session. It ends any earlier session, whichever client had it.
     pub fn follow(&mut self, frame: &Frame<'_>) -> ReplicaAction<'static> {
         let (epoch, writer) = (frame.header.epoch, WriterId(frame.header.sender));
-        let Ok(follow) = FollowRequest::decode(frame.body) else {
+        let Ok(follow) = FollowRequest::decode(frame) else {
             return self.refuse(RefusalReason::Malformed, Lsn(0));
         };
         if follow.identity != self.replica_header.identity || follow.capacity != self.capacity {

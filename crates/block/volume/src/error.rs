@@ -129,6 +129,27 @@ pub enum VolumeOpenError {
     Thread(io::Error),
 }
 
+/// Failure to give a volume a recovery key. The volume keeps the one that it had.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeRekeyError {
+    /// A file of the volume cannot be read or written.
+    #[error("{path}: {source}; give the directory that `netram volume create` created")]
+    File {
+        /// File that failed.
+        path: PathBuf,
+        /// Error from the operating system.
+        source: io::Error,
+    },
+    /// The superblock cannot be used.
+    #[error("{path}: {cause}")]
+    Volume {
+        /// Directory of the volume.
+        path: PathBuf,
+        /// Defect of the superblock.
+        cause: DiskError,
+    },
+}
+
 /// Failure to inspect a volume.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeInspectError {

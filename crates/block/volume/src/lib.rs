@@ -24,6 +24,8 @@
 //! | [`volume`] | opening with recovery, the thread `netram-stage`, closing |
 //! | [`paths`] | files: creating and inspecting them |
 //! | `remove` | deleting them, and the remains of an interrupted deletion |
+//! | `rekey` | giving a volume another recovery key |
+//! | `recovery_key` | the key without which no copy can be restored |
 //! | [`settings`] | lenders, commit rule, flush policy |
 //! | [`control`] | operating an open volume from another process |
 //! | [`scrub()`] | comparing every block with its checksum |
@@ -41,6 +43,8 @@ mod copier;
 pub mod error;
 pub mod file;
 pub mod paths;
+mod recovery_key;
+mod rekey;
 mod remove;
 pub mod replica;
 mod resync;
@@ -53,9 +57,11 @@ pub use check::VolumeCheck;
 pub use control::{VolumeControl, ask};
 pub use error::{
     VolumeCloseError, VolumeCreateError, VolumeDeleteError, VolumeInspectError, VolumeOpenError,
+    VolumeRekeyError,
 };
 pub use netram_block::{BlockDevice, FlushPolicy};
 pub use paths::{JOURNAL_BYTES_DEFAULT, VolumeInspection, VolumePaths, unfinished_in};
+pub use recovery_key::{RecoveryKey, RecoveryKeyError, UnwrapError};
 pub use resync::{ResyncOutcome, VolumeResyncError, resync};
 pub use scrub::{ScrubFindings, TaskProgress, scrub};
 pub use settings::{ModelledDisk, VolumeSettings};

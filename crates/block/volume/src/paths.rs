@@ -8,6 +8,7 @@
 //! | `journal` | the journal's directory; its lock is also the volume's |
 //! | `dirty` | dirty map: blocks that a data lender must be sent because the journal no longer has their records; only with a data lender |
 //! | `replica` | only in a data lender's copy: its header |
+//! | `recovery` | the key of the journal's records, wrapped under the volume's recovery key; only with one |
 //! | `unheard` | only in a restored volume that has never served: the data lender that it must reach first |
 //! | `netram.toml` | lenders and settings; optional |
 //! | `control` | socket of the process that has the volume open |
@@ -110,6 +111,24 @@ impl VolumePaths {
 
     pub(crate) fn dirty(&self) -> PathBuf {
         self.root.join("dirty")
+    }
+
+    /// The key of the journal's records.
+    pub(crate) fn data_key(&self) -> PathBuf {
+        self.journal().join("data.key")
+    }
+
+    /// The key of the journal's records, wrapped under the volume's recovery key.
+    pub(crate) fn recovery(&self) -> PathBuf {
+        self.root.join("recovery")
+    }
+
+    /// The wrapped key, if the volume has a recovery key.
+    pub(crate) fn wrapped_key(&self) -> io::Result<Option<Vec<u8>>> {
+        match fs::read(self.recovery()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            read => read.map(Some),
+        }
     }
 
     pub(crate) fn unannounced(&self) -> PathBuf {

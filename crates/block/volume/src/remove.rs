@@ -65,6 +65,7 @@ impl VolumePaths {
         remove(self.dirty())?;
         remove(ReplicaHeaderFile::path(self.root()))?;
         remove(self.unannounced())?;
+        remove(self.recovery())?;
         remove(scrub_file(self.root()))?;
         remove(self.settings_file())?;
         // Left by a killed process: no process has the volume open.

@@ -26,6 +26,7 @@ use crate::error::{
 };
 use crate::file::VolumeFile;
 use crate::paths::{VolumeInspection, VolumePaths};
+use crate::recovery_key::wrapped_for;
 use crate::replica::restore::DataLenderEndpoint;
 use crate::replica::{
     CopySource, DataLenderStatus, FeederParts, ReplicaFeeder, VolumeDisk, announce_first_view,
@@ -284,6 +285,15 @@ impl Volume {
         self.feeder.is_some()
     }
 
+    /// Lets the data lender have the key that [`VolumePaths::rekey`] has wrapped. `false`: there is no data
+    /// lender.
+    pub fn rekeyed(&self) -> bool {
+        if let Some(feeder) = &self.feeder {
+            feeder.rekeyed();
+        }
+        self.feeder.is_some()
+    }
+
     /// Compares `count` blocks of the image from `first` with their checksums, and repairs those that the
     /// data lender has.
     ///
@@ -368,7 +378,7 @@ fn announce(
         path: place.root().to_path_buf(),
         cause,
     })?;
-    let follow = follow_request(place, journal, &superblock)?;
+    let follow = follow_request(place, journal, &superblock, security)?;
     let lender = DataLenderEndpoint {
         // The data lender may have another address by now.
         address: data_lender.unwrap_or(&restored_from).clone(),
@@ -411,10 +421,17 @@ fn feeder_parts(
         path: place.root().to_path_buf(),
         cause,
     })?;
-    let follow = follow_request(place, journal, &superblock)?;
+    let follow = follow_request(place, journal, &superblock, &security)?;
+    if follow.wrapped_key.is_empty() {
+        tracing::warn!(
+            path = %place.root().display(), lender = %address,
+            "the volume has no recovery key, so the data lender's copy cannot be restored on another machine; run `netram volume rekey`"
+        );
+    }
     let parts = FeederParts::new(address, security, follow, window_bytes, &journal.newest_view());
     Ok(Some(FeederParts {
         timing: settings.data_lender_timing,
+        place: Some(place.clone()),
         ..parts
     }))
 }
@@ -424,9 +441,11 @@ fn follow_request(
     place: &VolumePaths,
     journal: &Journal,
     superblock: &VolumeSuperblock,
+    security: &Security,
 ) -> Result<FollowRequest, VolumeOpenError> {
-    let path = place.journal().join("data.key");
-    let key = DataKey::load(&path).map_err(|source| VolumeOpenError::File { path, source })?;
+    let failed = |path| move |source| VolumeOpenError::File { path, source };
+    let key = DataKey::load(&place.data_key()).map_err(failed(place.data_key()))?;
+    let wrapped = place.wrapped_key().map_err(failed(place.recovery()))?;
     Ok(FollowRequest {
         identity: ReplicaIdentity {
             volume: superblock.volume.0,
@@ -434,6 +453,7 @@ fn follow_request(
         },
         bytes: superblock.bytes,
         capacity: journal.state().capacity,
+        wrapped_key: wrapped_for(security, wrapped, &key),
         key: key.as_bytes().to_vec(),
     })
 }

@@ -65,7 +65,7 @@ impl Place {
         LenderProcess::start(name, &[&own, more].concat())
     }
 
-    fn create(&self, name: &str, data_lender: &str, more: &[&str]) {
+    fn create(&self, name: &str, data_lender: &str, more: &[&str]) -> Value {
         let arguments = [
             "create",
             name,
@@ -78,7 +78,7 @@ impl Place {
             "--key-file",
             "cluster.key",
         ];
-        self.json(&[&arguments, more].concat());
+        self.json(&[&arguments, more].concat())
     }
 }
 
@@ -113,7 +113,13 @@ fn the_cluster_key_gives_no_access_to_copies_with_a_separate_key() {
     let place = Place::new();
     let lender = place.lender("doors", &[]);
     let data = lender.data_address.clone().unwrap();
-    place.create("db", &data, &["--data-lender-key-file", "data.key"]);
+    let keys = [
+        "--data-lender-key-file",
+        "data.key",
+        "--recovery-key-file",
+        "db.recovery",
+    ];
+    place.create("db", &data, &keys);
     let volume = open(&place.path("db"));
     write(&volume, 3, 7);
     await_service(&volume);
@@ -159,11 +165,81 @@ fn the_cluster_key_gives_no_access_to_copies_with_a_separate_key() {
         "cluster.key",
         "--data-lender-key-file",
         "data.key",
+        "--recovery-key-file",
+        "db.recovery",
     ]);
     let volume = open(&place.path("db"));
     let mut bytes = [0; BLOCK];
     volume.read(3 * BLOCK as u64, &mut bytes).unwrap();
     assert_eq!(bytes, [7; BLOCK]);
+}
+
+/// A file that only its owner can read.
+fn write_secret(path: &Path, text: &str) {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    std::io::Write::write_all(&mut file.unwrap(), text.as_bytes()).unwrap();
+}
+
+#[test]
+fn a_recovery_key_is_shown_once_and_a_restore_asks_for_it_by_name() {
+    let place = Place::new();
+    let lender = place.lender("recovery", &[]);
+    let data = lender.data_address.clone().unwrap();
+    let key = ["--data-lender-key-file", "data.key"];
+    let made = place.create("db", &data, &key);
+    let shown = made["recovery_key"].as_str().unwrap();
+    assert!(shown.starts_with("netram-recovery-1:"), "{made}");
+    write_secret(&place.path("first"), shown);
+    let volume = open(&place.path("db"));
+    write(&volume, 3, 7);
+    await_service(&volume);
+    volume.close().unwrap();
+    let status = place.run(&["volume", "status", "db"]);
+    assert!(!status.out.contains(shown), "{}", status.out);
+
+    let listed = place.json(&["replicas", &data, "--key-file", "data.key"]);
+    let id = listed[0]["volume"].as_str().unwrap().to_owned();
+    let restore = |more: &[&str]| {
+        let own = ["volume", "restore", "new", "--from", &data, "--volume", &id];
+        let keys = ["--key-file", "cluster.key", "--data-lender-key-file", "data.key"];
+        place.run(&[&own[..], &keys, more].concat())
+    };
+    let locked = restore(&["--check"]);
+    assert!(
+        locked.code == 3 && locked.out.contains("--recovery-key-file"),
+        "{}{}",
+        locked.out,
+        locked.err
+    );
+    // An existing file is never overwritten, and nothing is changed then.
+    let refused = place.run(&["volume", "rekey", "db", "--recovery-key-file", "first"]);
+    assert!(
+        refused.code == 1 && refused.err.contains("never overwritten"),
+        "{}",
+        refused.err
+    );
+    assert_eq!(restore(&["--check", "--recovery-key-file", "first"]).code, 0);
+    let rekeyed = place.run(&["volume", "rekey", "db", "--recovery-key-file", "second"]);
+    assert!(
+        rekeyed.code == 0 && rekeyed.out.contains("when the volume is opened"),
+        "{}{}",
+        rekeyed.out,
+        rekeyed.err
+    );
+    let volume = open(&place.path("db"));
+    await_service(&volume);
+    volume.close().unwrap();
+    let former = restore(&["--recovery-key-file", "first"]);
+    assert!(
+        former.code == 1 && former.err.contains("not the volume's recovery key"),
+        "{}",
+        former.err
+    );
+    std::fs::remove_dir_all(place.path("db")).unwrap();
+    let restored = restore(&["--recovery-key-file", "second", "--json"]);
+    assert_eq!(restored.code, 0, "{}{}", restored.out, restored.err);
 }
 
 #[test]

@@ -41,6 +41,8 @@ pub struct SourceConfig {
     pub identity: ReplicaIdentity,
     /// Key that encrypts the journal's records; empty if they are not encrypted.
     pub key: Vec<u8>,
+    /// The same key, wrapped for a restore; empty if there is no recovery key.
+    pub wrapped_key: Vec<u8>,
     /// Capacity of the log in bytes.
     pub capacity: u64,
     /// Size of a member's window in bytes.

@@ -378,6 +378,11 @@ impl ReplicaSource {
         Some(todo)
     }
 
+    /// The volume has another recovery key: the data lender gets this wrapped key in the next session.
+    pub fn on_wrapped_key(&mut self, wrapped_key: Vec<u8>) {
+        self.config.wrapped_key = wrapped_key;
+    }
+
     fn greet(&mut self) -> ReplicaMessage {
         self.phase = Phase::Requested;
         let follow = FollowRequest {
@@ -385,6 +390,7 @@ impl ReplicaSource {
             bytes: self.bytes,
             capacity: self.config.capacity,
             key: self.config.key.clone(),
+            wrapped_key: self.config.wrapped_key.clone(),
         };
         follow.message(self.epoch, self.writer)
     }

@@ -23,6 +23,7 @@ fn source(view: View, head: Lsn, stable: Lsn) -> ReplicaSource {
     let config = SourceConfig {
         identity: IDENTITY,
         key: Vec::new(),
+        wrapped_key: Vec::new(),
         capacity: CAPACITY,
         window_bytes: 1 << 16,
         timing: SourceTiming::default(),

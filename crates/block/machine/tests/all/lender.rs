@@ -30,6 +30,7 @@ fn follow(epoch: u32, writer: WriterId) -> ReplicaMessage {
         bytes: BYTES,
         capacity: CAPACITY,
         key: vec![9; 32],
+        wrapped_key: Vec::new(),
     };
     follow.message(Epoch(epoch), writer)
 }
@@ -290,6 +291,26 @@ fn a_replica_is_whole_only_once_its_log_has_every_record_that_its_blocks_may_sho
     assert_eq!(replica.pending_header(), None);
 }
 
+/// A data lender keeps both keys of a `Follow`, and sends on only the wrapped one.
+#[test]
+fn a_follow_with_or_without_a_wrapped_key_decodes_to_what_was_encoded() {
+    for (key, wrapped_key) in [(32, 61), (32, 0), (0, 0), (0, 61)] {
+        let follow = FollowRequest {
+            identity: IDENTITY,
+            bytes: BYTES,
+            capacity: CAPACITY,
+            key: vec![9; key],
+            wrapped_key: vec![8; wrapped_key],
+        };
+        let message = follow.message(Epoch(1), WriterId(2));
+        assert_eq!(FollowRequest::decode(&message.frame()), Ok(follow));
+        // A wrapped key longer than all keys together.
+        let mut lies = message.clone();
+        lies.header.mark = 200;
+        assert!(FollowRequest::decode(&lies.frame()).is_err());
+    }
+}
+
 #[test]
 fn a_description_decodes_to_what_was_encoded() {
     let description = ReplicaDescription {
@@ -297,7 +318,8 @@ fn a_description_decodes_to_what_was_encoded() {
             identity: IDENTITY,
             bytes: BYTES,
             capacity: CAPACITY,
-            key: vec![9; 32],
+            key: Vec::new(),
+            wrapped_key: vec![9; 61],
         },
         condition: ReplicaCondition::Following,
         closed: Some(Lsn(96)),

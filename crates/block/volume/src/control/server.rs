@@ -241,6 +241,9 @@ impl ControlInner {
             VolumeRequest::Grow { bytes } => self.grow(*bytes),
             VolumeRequest::Scrub => self.scrub(stream),
             VolumeRequest::Resync { whole } => self.resync(stream, *whole),
+            VolumeRequest::Rekeyed => VolumeReply::Rekeyed {
+                data_lender: self.volume.rekeyed(),
+            },
         }
     }
 

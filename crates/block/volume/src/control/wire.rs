@@ -29,6 +29,8 @@ pub enum VolumeRequest {
         /// Resync even a copy that has more than the volume, or another history.
         whole: bool,
     },
+    /// Let the data lender have the volume's new wrapped key.
+    Rekeyed,
 }
 
 /// Reply to a [`VolumeRequest`].
@@ -50,6 +52,11 @@ pub enum VolumeReply {
     Scrubbed(ScrubFindings),
     /// The data lender's copy is equal.
     Resynced(ResyncOutcome),
+    /// The data lender gets the new wrapped key in its next session.
+    Rekeyed {
+        /// Whether the volume has a data lender.
+        data_lender: bool,
+    },
     /// The request was refused, for this reason.
     Refused(String),
 }

@@ -29,6 +29,7 @@ use super::restore::DataLenderEndpoint;
 use super::restore_check::describe_claim;
 use super::status::{DataLenderStatus, ResyncStatus};
 use crate::file::VolumeFile;
+use crate::paths::VolumePaths;
 
 /// Interval at which the thread looks for work without being woken.
 const TICK: Duration = Duration::from_millis(20);
@@ -65,6 +66,8 @@ pub(crate) struct FeederParts {
     pub(crate) window_bytes: u64,
     pub(crate) timing: SourceTiming,
     pub(crate) copy: CopySource,
+    /// The volume, whose wrapped key may change.
+    pub(crate) place: Option<VolumePaths>,
 }
 
 impl FeederParts {
@@ -89,6 +92,7 @@ impl FeederParts {
             window_bytes,
             timing: SourceTiming::default(),
             copy,
+            place: None,
         }
     }
 }
@@ -104,6 +108,8 @@ struct State {
     status: Option<DataLenderStatus>,
     /// A requested resync; `true`: of all blocks, whatever the copy has.
     order: Option<bool>,
+    /// The volume has another recovery key, which the data lender learns in a new session.
+    rekeyed: bool,
     closing: Option<View>,
     closed: bool,
     stop: bool,
@@ -139,6 +145,13 @@ impl ReplicaFeeder {
     /// history.
     pub(crate) fn resync(&self, whole: bool) {
         self.shared.state().order = Some(whole);
+        self.shared.wake();
+    }
+
+    /// The volume has another recovery key: begins a new session, in which the data lender gets the wrapped
+    /// key.
+    pub(crate) fn rekeyed(&self) {
+        self.shared.state().rekeyed = true;
         self.shared.wake();
     }
 
@@ -242,6 +255,7 @@ impl<'a> FeederThread<'a> {
         let config = SourceConfig {
             identity: parts.follow.identity,
             key: parts.follow.key.clone(),
+            wrapped_key: parts.follow.wrapped_key.clone(),
             capacity: parts.follow.capacity,
             window_bytes: parts.window_bytes,
             timing: parts.timing,
@@ -302,7 +316,12 @@ impl<'a> FeederThread<'a> {
         self.source.on_grown(self.disk.geometry().bytes);
         let mut orders = self.shared.state();
         let (order, closing, stop) = (orders.order.take(), orders.closing.take(), orders.stop);
+        let rekeyed = std::mem::take(&mut orders.rekeyed);
         drop(orders);
+        if rekeyed {
+            self.take_wrapped_key();
+            self.disconnect();
+        }
         if let Some(view) = closing {
             self.closing = true;
             self.source.on_close(view);
@@ -313,6 +332,19 @@ impl<'a> FeederThread<'a> {
             self.source.resync(whole);
         }
         stop
+    }
+
+    /// Reads the volume's wrapped key anew.
+    fn take_wrapped_key(&mut self) {
+        let wrapped = self.parts.place.as_ref().map(VolumePaths::wrapped_key);
+        match wrapped {
+            Some(Ok(Some(wrapped))) => {
+                self.parts.follow.wrapped_key.clone_from(&wrapped);
+                self.source.on_wrapped_key(wrapped);
+            }
+            Some(Err(error)) => tracing::error!(%error, "cannot read the volume's wrapped key"),
+            Some(Ok(None)) | None => (),
+        }
     }
 
     fn connect(&mut self) {
@@ -547,6 +579,7 @@ impl<'a> FeederThread<'a> {
             resyncs: self.resyncs,
             resync_sent_blocks: self.chooser.sent_blocks(),
             trouble: status.trouble.map(|trouble| trouble.to_string()),
+            no_recovery_key: self.parts.follow.wrapped_key.is_empty(),
             undecided: matches!(
                 status.trouble,
                 Some(ReplicaTrouble::Ahead { .. } | ReplicaTrouble::Diverged(_))

@@ -359,6 +359,7 @@ mod tests {
             bytes: 1 << 20,
             capacity: volume.status().journal.log.capacity,
             key: vec![0; 32],
+            wrapped_key: Vec::new(),
         };
         let kept = volume.journal().newest_view();
         volume.close().unwrap();

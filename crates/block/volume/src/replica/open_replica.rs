@@ -168,7 +168,7 @@ impl OpenReplica {
             let follow = Frame::parse(&session.first)
                 .ok()
                 .filter(|frame| frame.header.kind == FrameKind::Follow)
-                .and_then(|frame| FollowRequest::decode(frame.body).ok());
+                .and_then(|frame| FollowRequest::decode(&frame).ok());
             match follow {
                 Some(follow) => {
                     let room = (follow.bytes, follow.capacity);

@@ -373,7 +373,7 @@ enum InquiryScope {
 
 fn inquiry_scope(frame: &Frame<'_>) -> Option<InquiryScope> {
     match frame.header.kind {
-        FrameKind::Follow => FollowRequest::decode(frame.body)
+        FrameKind::Follow => FollowRequest::decode(frame)
             .ok()
             .map(|follow| InquiryScope::Volume(follow.identity.volume)),
         FrameKind::Inquire if frame.body.is_empty() => Some(InquiryScope::All),

@@ -22,7 +22,8 @@ use std::time::Duration;
 use netram_block::{BLOCK_BYTES, DiskGrowError, VolumeId, VolumeRestore};
 use netram_block_machine::message::FollowRequest;
 use netram_block_machine::{ReplicaCondition, ReplicaDescription, ReplicaMessage};
-use netram_journal::seal::{DataKey, KEY_BYTES};
+use netram_journal::durable;
+use netram_journal::seal::DataKey;
 use netram_journal::{Journal, JournalConfig, JournalFollower, JournalInit, LogBlocks};
 use netram_lender::ReplicaReport;
 use netram_proto::id::Lsn;
@@ -37,6 +38,7 @@ use super::restore_check::{Ago, of_copy};
 pub use super::restore_check::{CLIENT_ALIVE_WINDOW, ClaimFacts, CopyFacts, RestoreCheck, check_restore};
 use crate::error::VolumeCreateError;
 use crate::paths::VolumePaths;
+use crate::recovery_key::{RecoveryKey, UnwrapError, is_wrapped, unwrap};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Attempts of the steps that end a restore, and the pause between two.
@@ -83,6 +85,9 @@ pub enum RestoreError {
         /// Time since the client's last message.
         heard: Duration,
     },
+    /// The key of the volume's records cannot be opened.
+    #[error("{0}")]
+    Key(#[from] UnwrapError),
     /// The data lender's answer is invalid.
     #[error("the data lender's answer is invalid; check that both machines run the same release")]
     Malformed,
@@ -180,7 +185,8 @@ pub fn replicas(address: &NetAddress, security: &Security) -> Result<CopyList, R
 }
 
 /// Restores the volume at `root` from the copy of the data lender `from`. `config` tells how to reach the
-/// journal's members. `client_is_off`: the operator declares that the volume's client does not run any more.
+/// journal's members, `recovery` opens the volume's key. `client_is_off`: the operator declares that the
+/// volume's client does not run any more.
 ///
 /// # Errors
 ///
@@ -190,16 +196,22 @@ pub fn restore(
     from: &DataLenderEndpoint,
     volume: VolumeId,
     config: &JournalConfig,
+    recovery: Option<&RecoveryKey>,
     client_is_off: bool,
     finish: impl FnOnce(&Path) -> std::io::Result<()>,
 ) -> Result<RestoreReport, RestoreError> {
     let place = VolumePaths::at(root);
     place.check_free()?;
-    let check = check_restore(root, from, volume, config, client_is_off)?;
+    let check = check_restore(root, from, volume, config, recovery, client_is_off)?;
     if let Some(refusal) = check.refusal {
         return Err(refusal);
     }
     let description = claim::claim(from, volume)?;
+    let key = unwrap(
+        &description.follow.wrapped_key,
+        &description.follow.identity,
+        recovery,
+    )?;
     let mut restored = RestoreReport {
         volume,
         bytes: description.follow.bytes,
@@ -216,10 +228,14 @@ pub fn restore(
                 lender: from,
                 follow: &description.follow,
             };
-            let released = recover(place, &description, config, &claimant, &mut restored)?;
+            let released = recover(place, &description, key, config, &claimant, &mut restored)?;
             fill(place, &description, &claimant, &released)?;
             let io = |path: PathBuf| move |source| VolumeCreateError::Io { path, source };
             finish(place.root()).map_err(io(place.settings_file()))?;
+            if is_wrapped(&description.follow.wrapped_key) {
+                let kept = durable::create(&place.recovery(), &description.follow.wrapped_key);
+                kept.map_err(io(place.recovery()))?;
+            }
             place
                 .mark_unannounced(&from.address)
                 .map_err(io(place.unannounced()))?;
@@ -270,18 +286,11 @@ fn retry(mut say: impl FnMut() -> Result<(), RestoreError>) -> Result<(), Restor
     }
 }
 
-/// The copy's data key. A copy without one has records that are not sealed.
-pub(super) fn data_key(description: &ReplicaDescription) -> DataKey {
-    match <[u8; KEY_BYTES]>::try_from(&description.follow.key[..]) {
-        Ok(key) => DataKey::from_bytes(key),
-        Err(_) => DataKey::generate(),
-    }
-}
-
 /// Steps 3 and 4, in a directory with a temporary name. Returns the view without members.
 fn recover(
     place: &VolumePaths,
     description: &ReplicaDescription,
+    key: DataKey,
     config: &JournalConfig,
     claimant: &Claimant<'_>,
     restored: &mut RestoreReport,
@@ -290,7 +299,7 @@ fn recover(
     let parts = JournalInit {
         journal: follow.identity.journal,
         log_bytes: follow.capacity,
-        key: data_key(description),
+        key,
         view: description.view.clone(),
         start: description.end,
         blocks: LogBlocks::Ahead,

@@ -10,7 +10,8 @@ use netram_journal::{Journal, JournalConfig, OpenCheck, ReplicaOrigin};
 use netram_proto::journal::{ClaimNote, View};
 
 use super::claim;
-use super::restore::{DataLenderEndpoint, RestoreError, data_key};
+use super::restore::{DataLenderEndpoint, RestoreError};
+use crate::recovery_key::{RecoveryKey, unwrap};
 
 /// A client whose last message is more recent than this may be running: it pings twice a second, and a
 /// restarted one returns within seconds.
@@ -104,8 +105,8 @@ pub(crate) fn now_seconds() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// Checks whether `volume` could be restored at `root`. `client_is_off`: the operator declares that the
-/// volume's client does not run any more.
+/// Checks whether `volume` could be restored at `root`, with the recovery key `recovery`. `client_is_off`:
+/// the operator declares that the volume's client does not run any more.
 ///
 /// # Errors
 ///
@@ -115,6 +116,7 @@ pub fn check_restore(
     from: &DataLenderEndpoint,
     volume: VolumeId,
     config: &JournalConfig,
+    recovery: Option<&RecoveryKey>,
     client_is_off: bool,
 ) -> Result<RestoreCheck, RestoreError> {
     let description = claim::look(from, volume, LOOK_TIMEOUT)?;
@@ -129,11 +131,20 @@ pub fn check_restore(
         check.refusal = Some(RestoreError::NotWhole { condition });
         return Ok(check);
     }
+    let follow = &description.follow;
+    // Without the key nobody can ask the members: it proves whose the journal is.
+    let key = match unwrap(&follow.wrapped_key, &follow.identity, recovery) {
+        Ok(key) => key,
+        Err(error) => {
+            check.refusal = Some(RestoreError::Key(error));
+            return Ok(check);
+        }
+    };
     let mut journal = Journal::check_copy(
         root,
         &description.view,
         description.end.lsn,
-        &data_key(&description),
+        &key,
         &of_copy(config, &description),
     );
     check.refusal = journal.refusal.take().map(RestoreError::Journal);

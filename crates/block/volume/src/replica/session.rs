@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use netram_block::{ApplyError, BLOCK_BYTES, DeviceError, DiskGrowError, FetchError};
 use netram_block_machine::message::{self, BlockDigest, FollowRequest};
 use netram_block_machine::{Replica, ReplicaAction, ReplicaDescription, ReplicaMessage};
-use netram_journal::seal::DataKey;
+use netram_journal::durable;
 use netram_lender::{DataPermit, DataSession, ReplicaReport};
 use netram_proto::limit::FRAME_HEADER_BYTES;
 use netram_proto::port::{IoError, RecordLog};
@@ -17,6 +17,7 @@ use netram_transport::Waker;
 use super::failure::{ReplicaError, refusal};
 use super::link::{ReplicaLink, ReplicaLinkError};
 use super::open_replica::OpenReplica;
+use crate::paths::VolumePaths;
 
 /// Maximum bytes of a turn before the log is synced.
 const TURN_BYTES: usize = 1 << 20;
@@ -84,6 +85,9 @@ impl ReplicaSession {
             FrameKind::Follow => host.replica.follow(&frame),
             _ => ReplicaAction::Describe,
         };
+        if kind == FrameKind::Follow && !matches!(deed, ReplicaAction::Refuse(_)) {
+            keep_wrapped_key(host, &frame)?;
+        }
         greeted.act(host, deed)?;
         // An inquiry is no sign of the client.
         if kind == FrameKind::Follow {
@@ -354,18 +358,37 @@ fn answer_map(host: &OpenReplica, asked: &FrameHeader, first: u64, count: usize)
     }
 }
 
-/// Description of the copy for a client that wants to restore the volume.
+/// Stores the wrapped key that the copy's client gives for a later restore.
+fn keep_wrapped_key(host: &OpenReplica, frame: &Frame<'_>) -> Result<(), ReplicaError> {
+    let wrapped = FollowRequest::decode(frame).map_or_else(|_| Vec::new(), |follow| follow.wrapped_key);
+    let (place, path) = (
+        VolumePaths::at(&host.root),
+        VolumePaths::at(&host.root).recovery(),
+    );
+    let failed = |error| ReplicaError::File(path.clone(), error);
+    let stored = place.wrapped_key().map_err(failed)?;
+    // A client of an earlier release gives none.
+    if wrapped.is_empty() || stored.is_some_and(|stored| stored == wrapped) {
+        return Ok(());
+    }
+    durable::replace(&path, &wrapped).map_err(failed)
+}
+
+/// Description of the copy for a client that wants to restore the volume. The key of its records is given
+/// only as the volume's client wrapped it.
 fn describe(host: &OpenReplica) -> Result<ReplicaMessage, ReplicaSessionEnd> {
     let standing = *host.replica.replica_header();
     let log = host.disk.log();
-    let key = host.root.join("journal").join("data.key");
-    let key = DataKey::load(&key).map_err(|error| ReplicaError::File(key.clone(), error))?;
+    let place = VolumePaths::at(&host.root);
+    let wrapped = place.wrapped_key();
+    let wrapped = wrapped.map_err(|error| ReplicaError::File(place.recovery(), error))?;
     Ok(ReplicaMessage::replica(&ReplicaDescription {
         follow: FollowRequest {
             identity: standing.identity,
             bytes: host.disk.geometry().bytes,
             capacity: log.state().capacity,
-            key: key.as_bytes().to_vec(),
+            key: Vec::new(),
+            wrapped_key: wrapped.unwrap_or_default(),
         },
         condition: standing.condition,
         closed: standing.closed,

@@ -32,6 +32,9 @@ pub struct DataLenderStatus {
     /// Whether the operator must decide, because the copy has records that this volume lacks.
     #[serde(default)]
     pub undecided: bool,
+    /// Whether the volume has no recovery key, without which the copy can be restored nowhere else.
+    #[serde(default)]
+    pub no_recovery_key: bool,
 }
 
 /// Progress of a resync.

@@ -96,6 +96,7 @@ fn a_copys_log_takes_room_as_records_come_and_not_as_its_client_claims() {
         bytes: 1 << 20,
         capacity: LOG,
         key: Vec::new(),
+        wrapped_key: Vec::new(),
     };
     let follow = asked.message(Epoch(1), WriterId(1));
     let link = connect(&lender.addresses()[0], &Security::Insecure, PATIENCE).unwrap();

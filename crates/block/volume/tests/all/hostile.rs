@@ -363,6 +363,7 @@ fn impossible_volumes_and_sessions_without_a_view_create_no_copy() {
         bytes,
         capacity,
         key: vec![1; 32],
+        wrapped_key: Vec::new(),
     };
     let mut other_journal = ours.clone();
     other_journal.identity.journal = JournalId(9);

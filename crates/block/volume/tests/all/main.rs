@@ -7,6 +7,7 @@ mod create;
 mod hostile;
 mod kill;
 mod proof;
+mod recovery;
 mod replica;
 mod restore;
 mod silent;

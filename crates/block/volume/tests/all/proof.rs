@@ -52,9 +52,15 @@ fn restore_to(
 ) -> Result<RestoreReport, RestoreError> {
     let config = in_haste(directory).journal_config().unwrap();
     let root = directory.join(name);
-    restore(&root, &source(directory), id, &config, client_is_off, |_| {
-        finish()
-    })
+    restore(
+        &root,
+        &source(directory),
+        id,
+        &config,
+        None,
+        client_is_off,
+        |_| finish(),
+    )
 }
 
 fn open(directory: &Path, name: &str, newest: bool) -> Result<Volume, VolumeOpenError> {
@@ -335,7 +341,14 @@ fn command(directory: &Path, name: &str, id: VolumeId) -> Result<(), String> {
         }
         _ => {
             let config = in_haste(directory).journal_config().unwrap();
-            let found = check_restore(&directory.join("restored"), &source(directory), id, &config, true);
+            let found = check_restore(
+                &directory.join("restored"),
+                &source(directory),
+                id,
+                &config,
+                None,
+                true,
+            );
             found.map_err(|error| told(&error))?;
             let found = Volume::check(&directory.join("volume"), &in_haste(directory));
             found.map(drop).map_err(|error| told(&error))

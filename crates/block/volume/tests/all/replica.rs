@@ -346,7 +346,7 @@ fn a_volume_that_is_mostly_empty_is_restored_with_its_holes() {
         address: place.address(),
         security: config.security.clone(),
     };
-    restore(&place.path("volume"), &from, id, &config, true, |_| Ok(())).unwrap();
+    restore(&place.path("volume"), &from, id, &config, None, true, |_| Ok(())).unwrap();
     let volume = place.open();
     until("the restore is complete", || volume.status().restoring.is_none());
     assert_eq!(volume.status().disk.statistics.copied, blocks.len() as u64);
@@ -381,11 +381,17 @@ fn a_lost_client_is_restored_and_serves_at_once() {
         address: place.address(),
         security: config.security.clone(),
     };
-    let wrong = restore(&place.path("volume"), &from, VolumeId(1), &config, true, |_| {
-        Ok(())
-    });
+    let wrong = restore(
+        &place.path("volume"),
+        &from,
+        VolumeId(1),
+        &config,
+        None,
+        true,
+        |_| Ok(()),
+    );
     assert!(wrong.unwrap_err().to_string().contains("keeps no copy"));
-    let restored = restore(&place.path("volume"), &from, id, &config, true, |_| Ok(())).unwrap();
+    let restored = restore(&place.path("volume"), &from, id, &config, None, true, |_| Ok(())).unwrap();
     assert!(restored.closed);
     let volume = place.open();
     // Reads and partial writes while nearly every block is missing.

@@ -302,7 +302,7 @@ fn bring_back_and(
         security: config.security.clone(),
     };
     // Its writer was killed a moment ago.
-    restore(&root, &from, id, &config, true, |_| {
+    restore(&root, &from, id, &config, None, true, |_| {
         meanwhile();
         Ok(())
     })

@@ -6,12 +6,13 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use netram_journal::forget::WindowRelease;
-use netram_transport::NetAddress;
 use netram_transport::multicast::MulticastGroup;
+use netram_transport::{NetAddress, Security};
 use netram_volume::replica::restore::replicas;
 use netram_volume::{Volume, VolumePaths, VolumeSettings};
 use serde_json::json;
 
+use super::recovery_key::{self, check_absent, give};
 use crate::options::SizeArg;
 use crate::output;
 use crate::settings::{self, LenderArgs, key_path, owned, put};
@@ -21,6 +22,9 @@ use crate::settings::{self, LenderArgs, key_path, owned, put};
 /// A volume is a directory. Its image is sparse: it takes space on the disk as it is written. Its
 /// journal is allocated in full. Lenders given here are written to netram.toml in the directory,
 /// which may be edited; without any, writes wait for this disk.
+///
+/// With a data lender the volume gets a recovery key, which is shown once: its copy is restored
+/// only with that key. Keep it away from this machine. `netram volume rekey` makes another one.
 ///
 ///   netram volume create /var/lib/netram/db --size 20GiB \
 ///       --lender tcp://10.0.0.2:7420 --lender tcp://10.0.0.3:7420
@@ -44,6 +48,9 @@ pub struct CreateVolume {
     /// [default: the cluster key]
     #[arg(long, value_name = "FILE", requires = "data_lender")]
     data_lender_key_file: Option<PathBuf>,
+    /// New file for the recovery key; keep it elsewhere than the volume [default: print the key]
+    #[arg(long, value_name = "FILE", requires = "data_lender")]
+    recovery_key_file: Option<PathBuf>,
     /// Send writes once for all lenders, to this multicast group: 239.1.2.3:7421%eth1. All lenders
     /// must have been started with the same --multicast [default: to each lender]
     #[arg(long, value_name = "GROUP")]
@@ -68,6 +75,7 @@ impl CreateVolume {
     pub(super) fn run(self) -> Result<ExitCode> {
         let settings = self.settings()?;
         let what = || format!("creating {}", self.volume.display());
+        check_absent(self.recovery_key_file.as_deref())?;
         let id = Volume::create(&self.volume, self.size.0, self.journal_size.0).with_context(what)?;
         let place = VolumePaths::at(&self.volume);
         if let Err(error) = write_settings(&place.settings_file(), &settings) {
@@ -75,18 +83,25 @@ impl CreateVolume {
             Volume::delete(&self.volume, WindowRelease::Logged).with_context(what)?;
             return Err(error.context("the settings are of no use; nothing was created"));
         }
+        let recovery_key = self.recovery_key(&place).with_context(what)?;
         match self.json {
             true => output::json(&json!({
                 "volume": self.volume,
                 "id": id.to_string(),
                 "bytes": self.size.0,
                 "journal_bytes": self.journal_size.0,
+                "recovery_key": recovery_key.flatten(),
             }))?,
-            false => output::line(format_args!(
-                "volume {}, {}",
-                self.volume.display(),
-                output::bytes(self.size.0)
-            ))?,
+            false => {
+                output::line(format_args!(
+                    "volume {}, {}",
+                    self.volume.display(),
+                    output::bytes(self.size.0)
+                ))?;
+                if let Some(shown) = recovery_key {
+                    recovery_key::print(shown.as_deref(), self.recovery_key_file.as_deref())?;
+                }
+            }
         }
         let bytes = self.journal_size.0;
         self.lenders
@@ -97,6 +112,26 @@ impl CreateVolume {
             ));
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Gives the new volume its recovery key, if its data lender's links are protected or a file for the key
+    /// is named. Returns the text to print, unless the key is in the file.
+    fn recovery_key(&self, place: &VolumePaths) -> Result<Option<Option<String>>> {
+        let settings = place.settings()?;
+        let needed = match (&settings.data_lender, &self.recovery_key_file) {
+            (None, _) => false,
+            (Some(_), Some(_)) => true,
+            (Some(_), None) => {
+                let security = settings.journal_config().map(|config| config.security);
+                // Settings that cannot be used yet are remarked on below; they name a key.
+                let security = security.and_then(|lenders| settings.data_security(&lenders));
+                !matches!(security, Ok(Security::Insecure))
+            }
+        };
+        match needed {
+            true => Ok(Some(give(&place.rekey()?, self.recovery_key_file.as_deref())?)),
+            false => Ok(None),
+        }
     }
 
     /// Returns the contents of the settings file.

@@ -11,6 +11,8 @@ mod grow;
 mod list;
 mod opener;
 mod recover;
+mod recovery_key;
+mod rekey;
 mod replicas;
 mod restore;
 mod resync;
@@ -53,6 +55,7 @@ pub enum VolumeCommand {
     Resync(resync::ResyncVolume),
     Replicas(replicas::ListReplicas),
     Restore(restore::RestoreVolume),
+    Rekey(rekey::RekeyVolume),
     Takeover(takeover::TakeOverVolume),
     Recover(recover::RecoverVolume),
     Delete(delete::DeleteVolume),
@@ -72,6 +75,7 @@ impl VolumeCommand {
             VolumeCommand::Resync(resync) => resync.run(),
             VolumeCommand::Replicas(replicas) => replicas.run(),
             VolumeCommand::Restore(restore) => restore.run(),
+            VolumeCommand::Rekey(rekey) => rekey.run(),
             VolumeCommand::Takeover(takeover) => takeover.run(),
             VolumeCommand::Recover(recover) => recover.run(),
             VolumeCommand::Delete(delete) => delete.run(),

@@ -10,10 +10,10 @@ use clap::Args;
 use netram_block::VolumeId;
 use netram_journal::JournalConfig;
 use netram_transport::{NetAddress, Security};
-use netram_volume::VolumePaths;
 use netram_volume::replica::restore::{
     DataLenderEndpoint, RestoreCheck, RestoreReport, check_restore, restore,
 };
+use netram_volume::{RecoveryKey, VolumePaths};
 use serde_json::json;
 
 use super::create::write_settings;
@@ -38,7 +38,7 @@ use crate::settings::{key_path, owned, put};
 ///   netram volume replicas tcp://10.0.0.4:7420
 ///   netram volume restore /var/lib/netram/db --from tcp://10.0.0.4:7420 \
 ///       --volume 0123456789abcdef0123456789abcdef \
-///       --lender tcp://10.0.0.2:7420
+///       --recovery-key-file db.recovery --lender tcp://10.0.0.2:7420
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct RestoreVolume {
@@ -56,6 +56,10 @@ pub struct RestoreVolume {
     /// [default: the cluster key]
     #[arg(long, value_name = "FILE", env = "NETRAM_DATA_LENDER_KEY_FILE")]
     data_lender_key_file: Option<PathBuf>,
+    /// File with the volume's recovery key, or - for standard input; a copy kept without a cluster key
+    /// needs none
+    #[arg(long, value_name = "FILE", env = "NETRAM_RECOVERY_KEY_FILE")]
+    recovery_key_file: Option<PathBuf>,
     /// Lender that may hold the new volume's newest writes, in order of preference; repeat it for
     /// several
     #[arg(long, value_name = "ADDRESS", env = LENDERS_VARIABLE, value_delimiter = ',')]
@@ -103,9 +107,15 @@ impl RestoreVolume {
             security: self.data_security(&config.security)?,
         };
         let what = || format!("restoring {}", self.volume.display());
+        let recovery = self
+            .recovery_key_file
+            .as_deref()
+            .map(RecoveryKey::load)
+            .transpose()?;
+        let recovery = recovery.as_ref();
         if self.check {
-            let found =
-                check_restore(&self.volume, &from, id, &config, self.client_is_off).with_context(what)?;
+            let found = check_restore(&self.volume, &from, id, &config, recovery, self.client_is_off)
+                .with_context(what)?;
             return self.tell_check(&found);
         }
         let settings = self.settings()?;
@@ -113,8 +123,16 @@ impl RestoreVolume {
             let written = write_settings(&VolumePaths::at(root).settings_file(), &settings);
             written.map_err(|error| io::Error::other(format!("{error:#}")))
         };
-        let restored =
-            restore(&self.volume, &from, id, &config, self.client_is_off, write).with_context(what)?;
+        let restored = restore(
+            &self.volume,
+            &from,
+            id,
+            &config,
+            recovery,
+            self.client_is_off,
+            write,
+        )
+        .with_context(what)?;
         match self.json {
             true => output::json(&json!({
                 "volume": self.volume,

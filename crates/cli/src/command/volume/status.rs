@@ -258,6 +258,9 @@ fn copy(status: &DataLenderStatus) -> String {
             output::count(status.dirty_blocks, "block")
         );
     }
+    if status.no_recovery_key {
+        text = format!("{text}; cannot be restored elsewhere: no recovery key, see `netram volume rekey`");
+    }
     if let Some(resync) = &status.resync {
         text = format!(
             "{text}; resync: {} of {} blocks, {} a second",
