@@ -10,6 +10,7 @@ mod databases;
 mod environment;
 mod faults;
 mod guest;
+mod key_hygiene;
 mod lender;
 mod lifecycle;
 mod log_lines;

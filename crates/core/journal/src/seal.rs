@@ -22,6 +22,7 @@ use netram_process::secret::{self, SecretRefusal};
 use netram_proto::id::EpochSalt;
 use netram_proto::limit::{RECORD_HEADER_BYTES, SEAL_BYTES, SEAL_TAG_BYTES};
 use netram_proto::wire::RecordHeader;
+use netram_transport::LockedKey;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::hkdf;
 use zeroize::Zeroizing;
@@ -39,8 +40,8 @@ const EPOCH_KEY_LABEL: &[u8] = b"netram record key of an epoch, version 1: ";
 /// lender that invents salts costs a derivation each, and no memory.
 const EPOCH_KEYS_MAX: usize = 8;
 
-/// The key that seals one journal's records. Erased from memory on drop.
-pub struct DataKey(Zeroizing<[u8; KEY_BYTES]>);
+/// The key that seals one journal's records. Its one copy in memory is erased on drop.
+pub struct DataKey(LockedKey);
 
 /// Encrypts and decrypts records with the keys that are derived from a [`DataKey`].
 pub struct RecordSealer {
@@ -63,17 +64,18 @@ struct EpochKey {
 impl DataKey {
     /// Generates a random key.
     pub fn generate() -> DataKey {
-        DataKey(Zeroizing::new(random()))
+        DataKey::from_bytes(random())
     }
 
     /// Wraps the bytes of an existing key.
     pub fn from_bytes(bytes: [u8; KEY_BYTES]) -> DataKey {
-        DataKey(Zeroizing::new(bytes))
+        let bytes = Zeroizing::new(bytes);
+        DataKey(LockedKey::new(|key| key.copy_from_slice(&bytes[..])))
     }
 
     /// The key's bytes, for a process that is trusted with the journal's contents.
     pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
-        &self.0
+        self.0.bytes()
     }
 
     /// Writes the key to a new file that only its owner can read, and syncs it.
@@ -82,7 +84,7 @@ impl DataKey {
     /// The file exists or cannot be written.
     pub fn save_new(&self, path: &Path) -> io::Result<()> {
         let mut file = files::create_new(path, PRIVATE)?;
-        file.write_all(&self.0[..])?;
+        file.write_all(self.as_bytes())?;
         file.sync_all()
     }
 
@@ -109,10 +111,9 @@ impl DataKey {
         path: &Path,
         check: impl FnOnce(&File) -> Result<(), SecretRefusal>,
     ) -> io::Result<DataKey> {
-        let mut key = Zeroizing::new([0; KEY_BYTES]);
         let mut file = files::open(path, FileAccess::Read)?;
         check(&file).map_err(|refusal| io::Error::new(io::ErrorKind::PermissionDenied, refusal))?;
-        file.read_exact(&mut key[..])?;
+        let key = LockedKey::try_new(|key| file.read_exact(key))?;
         if file.read(&mut [0])? != 0 {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -124,9 +125,9 @@ impl DataKey {
 
     /// The cipher for this key. It opens records; [`RecordSealer::for_epoch`] lets it seal.
     pub fn sealer(&self) -> RecordSealer {
-        let key = UnboundKey::new(&AES_256_GCM, &self.0[..]).expect("the key has the cipher's length");
+        let key = UnboundKey::new(&AES_256_GCM, self.as_bytes()).expect("the key has the cipher's length");
         RecordSealer {
-            derivation: hkdf::Prk::new_less_safe(hkdf::HKDF_SHA256, &self.0[..]),
+            derivation: hkdf::Prk::new_less_safe(hkdf::HKDF_SHA256, self.as_bytes()),
             journal: LessSafeKey::new(key),
             epoch: None,
             others: Mutex::new(Vec::new()),

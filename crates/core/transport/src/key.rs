@@ -6,10 +6,13 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use netram_process::secret::{self, SecretRefusal};
 use ring::rand::{SecureRandom, SystemRandom};
-use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+use zeroize::Zeroizing;
+
+use crate::locked_key::LockedKey;
 
 /// Bytes of a cluster key.
 pub const KEY_BYTES: usize = 32;
@@ -18,12 +21,12 @@ const TEXT_PREFIX: &str = "netram-key-1:";
 /// memory.
 const FILE_BYTES_MAX: u64 = 256;
 
-/// 32 random bytes that prove membership of a cluster. They are erased from memory on drop and never printed
-/// by `Debug`.
+/// 32 random bytes that prove membership of a cluster. Clones share one copy in memory ([`LockedKey`]), which
+/// is erased with the last of them.
 ///
 /// The text form, which is also the file's only line, is `netram-key-1:` and 64 hexadecimal digits.
 #[derive(Clone)]
-pub struct ClusterKey([u8; KEY_BYTES]);
+pub struct ClusterKey(Arc<LockedKey>);
 
 /// Why a key cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -79,11 +82,12 @@ impl ClusterKey {
     /// # Panics
     /// If the kernel provides no random bytes.
     pub fn generate() -> ClusterKey {
-        let mut key = ClusterKey([0; KEY_BYTES]);
-        if SystemRandom::new().fill(&mut key.0).is_err() {
-            panic!("the kernel gives no random bytes; no key can be made");
-        }
-        key
+        let key = LockedKey::new(|bytes| {
+            if SystemRandom::new().fill(bytes).is_err() {
+                panic!("the kernel gives no random bytes; no key can be made");
+            }
+        });
+        ClusterKey(Arc::new(key))
     }
 
     /// Reads a key file and refuses one that group or others can read or write, or that another user than
@@ -156,7 +160,7 @@ impl ClusterKey {
         // The capacity includes the line's end: growing would leave a copy of the key in freed memory.
         let mut text = Zeroizing::new(String::with_capacity(TEXT_PREFIX.len() + 2 * KEY_BYTES + 1));
         text.push_str(TEXT_PREFIX);
-        for byte in self.0 {
+        for byte in self.secret() {
             text.push(DIGITS[usize::from(byte >> 4)].into());
             text.push(DIGITS[usize::from(byte & 15)].into());
         }
@@ -165,24 +169,16 @@ impl ClusterKey {
 
     /// The secret itself, for the handshake.
     pub(crate) fn secret(&self) -> &[u8; KEY_BYTES] {
-        &self.0
+        self.0.bytes()
     }
 }
-
-impl Drop for ClusterKey {
-    fn drop(&mut self) {
-        self.0.zeroize();
-    }
-}
-
-impl ZeroizeOnDrop for ClusterKey {}
 
 impl PartialEq for ClusterKey {
     /// Compares every byte regardless of differences, so that the time taken reveals nothing.
     fn eq(&self, other: &ClusterKey) -> bool {
-        self.0
+        self.secret()
             .iter()
-            .zip(&other.0)
+            .zip(other.secret())
             .fold(0, |difference, (a, b)| difference | (a ^ b))
             == 0
     }
@@ -201,11 +197,13 @@ impl FromStr for ClusterKey {
         if digits.len() != 2 * KEY_BYTES {
             return Err(KeyError::Malformed);
         }
-        let mut key = ClusterKey([0; KEY_BYTES]);
-        for (byte, pair) in key.0.iter_mut().zip(digits.chunks_exact(2)) {
-            *byte = hex_digit(pair[0])? << 4 | hex_digit(pair[1])?;
-        }
-        Ok(key)
+        let key = LockedKey::try_new(|bytes| {
+            for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+                *byte = hex_digit(pair[0])? << 4 | hex_digit(pair[1])?;
+            }
+            Ok(())
+        })?;
+        Ok(ClusterKey(Arc::new(key)))
     }
 }
 
@@ -296,7 +294,7 @@ mod tests {
 
     #[test]
     fn debug_does_not_reveal_the_secret() {
-        let key = ClusterKey([0x5a; KEY_BYTES]);
+        let key = ClusterKey::generate();
         assert_eq!(format!("{key:?}"), "ClusterKey(secret)");
     }
 }

@@ -27,6 +27,7 @@
 //! | [`secure`], `cipher` | the Noise handshake, and the encryption of packets after it |
 //! | [`connect`](mod@connect), [`listen`] | the client's and the lender's side of the handshake |
 //! | [`owner`] | signatures of a journal's owner |
+//! | `locked_key` | the one copy of a key in memory |
 //! | `lookup`, `happy_eyeballs` | name lookups with a deadline; concurrent attempts to several addresses |
 //! | [`acceptor`] | the thread that takes connections to their first request |
 //! | [`pending_connections`] | limits on connections that have not authenticated or sent a first frame |
@@ -50,6 +51,7 @@ pub mod key;
 pub mod link;
 pub mod listen;
 pub mod listen_socket;
+mod locked_key;
 mod lookup;
 pub mod multicast;
 pub mod owner;
@@ -73,6 +75,7 @@ pub use key::{ClusterKey, KeyError};
 pub use link::{Link, PACKET_BYTES_MAX, SendProgress};
 pub use listen::{HANDSHAKE_TIMEOUT, HandshakeProgress, Listener, PENDING_MAX, PendingHandshake};
 pub use listen_socket::{ListenScope, ListenSocket};
+pub use locked_key::LockedKey;
 pub use multicast::{DropCounts, MulticastReceiver, MulticastSender, ReceivedDatagram};
 pub use owner::{OwnerId, OwnerKey, check_proof};
 pub use poll::{Interest, Poller, ReadyEvent, ReadyEvents, Waker};

@@ -18,11 +18,12 @@ use std::io;
 use netram_proto::owner::SESSION_ID_BYTES;
 use snow::params::NoiseParams;
 use snow::{Builder, HandshakeState};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::cipher::{Cipher, DecryptError, DuplexCipher, TAG_BYTES};
 use crate::key::ClusterKey;
 use crate::preamble::{NONCE_BYTES, PREAMBLE_BYTES};
+use crate::sys::WipedBox;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 /// Bytes of each Noise message: an ephemeral key and the tag of an empty payload.
@@ -59,34 +60,35 @@ impl Prologue {
 
 /// A Noise handshake under way. It is boxed because it is larger than the rest of a
 /// [`PendingHandshake`](crate::PendingHandshake), and most unauthenticated connections never need it.
-pub(crate) struct NoiseHandshake(Box<HandshakeState>);
+///
+/// Its memory is erased behind it: the state has a copy of the cluster key.
+pub(crate) struct NoiseHandshake(WipedBox<HandshakeState>);
 
 impl NoiseHandshake {
     /// Begins the client's side.
     pub(crate) fn initiator(key: &ClusterKey, prologue: &Prologue) -> io::Result<NoiseHandshake> {
         let joined = prologue.joined();
-        let state = builder(key, &joined)
-            .and_then(Builder::build_initiator)
-            .map_err(io::Error::other)?;
-        Ok(NoiseHandshake(Box::new(state)))
+        with_wiped_stack(|| {
+            let state = builder(key, &joined).and_then(Builder::build_initiator);
+            Ok(NoiseHandshake(WipedBox::new(state.map_err(io::Error::other)?)))
+        })
     }
 
     /// Begins the lender's side.
     pub(crate) fn responder(key: &ClusterKey, prologue: &Prologue) -> io::Result<NoiseHandshake> {
         let joined = prologue.joined();
-        let state = builder(key, &joined)
-            .and_then(Builder::build_responder)
-            .map_err(io::Error::other)?;
-        Ok(NoiseHandshake(Box::new(state)))
+        with_wiped_stack(|| {
+            let state = builder(key, &joined).and_then(Builder::build_responder);
+            Ok(NoiseHandshake(WipedBox::new(state.map_err(io::Error::other)?)))
+        })
     }
 
     /// The next message of this side. Fails only if the random generator does.
     pub(crate) fn write(&mut self) -> io::Result<[u8; MESSAGE_BYTES]> {
         let mut message = [0; MESSAGE_BYTES];
-        let written = self
-            .0
-            .write_message(&[], &mut message)
-            .map_err(io::Error::other)?;
+        let state = &mut *self.0;
+        let written = with_wiped_stack(|| state.write_message(&[], &mut message));
+        let written = written.map_err(io::Error::other)?;
         assert_eq!(written, MESSAGE_BYTES);
         Ok(message)
     }
@@ -94,10 +96,9 @@ impl NoiseHandshake {
     /// Reads the other side's message. Fails if the other side has another key or other preambles, or if the
     /// message was altered.
     pub(crate) fn read(&mut self, message: &[u8; MESSAGE_BYTES]) -> Result<(), DecryptError> {
-        let payload = self
-            .0
-            .read_message(message, &mut [0; MESSAGE_BYTES])
-            .map_err(|_| DecryptError)?;
+        let state = &mut *self.0;
+        let payload = with_wiped_stack(|| state.read_message(message, &mut [0; MESSAGE_BYTES]));
+        let payload = payload.map_err(|_| DecryptError)?;
         if payload == 0 { Ok(()) } else { Err(DecryptError) }
     }
 
@@ -118,6 +119,27 @@ impl NoiseHandshake {
         };
         (Cipher::Noise(Box::new(ways)), session)
     }
+}
+
+/// Stack that a handshake's construction and messages use, generously.
+const STACK_BYTES: usize = 16 * 1024;
+
+/// Runs `work`, and overwrites the stack that it used: values are built there and then moved, with the keys
+/// in them.
+fn with_wiped_stack<T>(work: impl FnOnce() -> T) -> T {
+    #[inline(never)]
+    fn called<T>(work: impl FnOnce() -> T) -> T {
+        work()
+    }
+    #[inline(never)]
+    fn wipe() {
+        let mut stack = [0xff_u8; STACK_BYTES];
+        stack.zeroize();
+        std::hint::black_box(&stack);
+    }
+    let done = called(work);
+    wipe();
+    done
 }
 
 fn builder<'a>(key: &'a ClusterKey, prologue: &'a [u8]) -> Result<Builder<'a>, snow::Error> {

@@ -1,17 +1,106 @@
 //! System calls without a safe wrapper: batched datagrams in both directions, interface MTUs, and name
-//! lookups of one family. This is the crate's only unsafe module.
+//! lookups of one family; and memory for secrets. This is the crate's only unsafe module.
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::mem;
+use std::mem::{self, MaybeUninit};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd};
-use std::ptr;
+use std::ptr::{self, NonNull};
 
 use libc::{c_int, c_void, iovec, mmsghdr, socklen_t};
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+use zeroize::Zeroize;
 
 /// Maximum datagrams received in one call.
 pub(crate) const BATCH: usize = 32;
+
+/// A page with `N` bytes of a secret, zero at first. It is left out of core dumps, and locked if the process
+/// may lock it: without that right the secret may be swapped, which is no reason to refuse it.
+pub(crate) struct LockedPage<const N: usize>(NonNull<[u8; N]>);
+
+/// Bytes of the mapping; the kernel rounds them up to its page.
+const SECRET_PAGE_BYTES: usize = 4096;
+
+impl<const N: usize> LockedPage<N> {
+    /// Maps a page.
+    pub(crate) fn map() -> io::Result<LockedPage<N>> {
+        const { assert!(N <= SECRET_PAGE_BYTES) };
+        let (access, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping at an address of the kernel's choice changes no memory in use.
+        let base = unsafe { mm::mmap_anonymous(ptr::null_mut(), SECRET_PAGE_BYTES, access, kind) }?;
+        let page = LockedPage(NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?);
+        // SAFETY: the mapping is ours, and the advice does not change its content.
+        unsafe { mm::madvise(base, SECRET_PAGE_BYTES, Advice::LinuxDontDump) }?;
+        // SAFETY: the mapping is ours, and locking does not change its content.
+        let _ = unsafe { mm::mlock(base, SECRET_PAGE_BYTES) };
+        Ok(page)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; N] {
+        // SAFETY: the page is mapped until drop, has `N` bytes, and only `&mut self` writes it.
+        unsafe { self.0.as_ref() }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8; N] {
+        // SAFETY: the page is mapped until drop, has `N` bytes, and is borrowed exclusively.
+        unsafe { self.0.as_mut() }
+    }
+}
+
+// SAFETY: the page belongs to this value alone, which gives it out by the rules of references.
+unsafe impl<const N: usize> Send for LockedPage<N> {}
+// SAFETY: as above; a shared reference only reads.
+unsafe impl<const N: usize> Sync for LockedPage<N> {}
+
+impl<const N: usize> Drop for LockedPage<N> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and no reference to it outlives `self`. Unmapping unlocks it.
+        let _ = unsafe { mm::munmap(self.0.as_ptr().cast(), SECRET_PAGE_BYTES) };
+    }
+}
+
+/// A box whose memory is overwritten with zeros behind its value.
+pub(crate) struct WipedBox<T>(NonNull<T>);
+
+impl<T> WipedBox<T> {
+    pub(crate) fn new(value: T) -> WipedBox<T> {
+        WipedBox(NonNull::from(Box::leak(Box::new(value))))
+    }
+}
+
+// SAFETY: the value belongs to this box alone, as in a `Box`.
+unsafe impl<T: Send> Send for WipedBox<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for WipedBox<T> {}
+
+impl<T> Deref for WipedBox<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the value lives until drop.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T> DerefMut for WipedBox<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the value lives until drop, and is borrowed exclusively.
+        unsafe { self.0.as_mut() }
+    }
+}
+
+impl<T> Drop for WipedBox<T> {
+    fn drop(&mut self) {
+        let place = self.0.as_ptr().cast::<MaybeUninit<T>>();
+        // SAFETY: the value came from a `Box` in `new` and is not used again after this.
+        unsafe { ptr::drop_in_place(self.0.as_ptr()) };
+        // SAFETY: the memory is still allocated as in `new`; without a value it may hold any bytes.
+        let mut memory = unsafe { Box::from_raw(place) };
+        memory.zeroize();
+    }
+}
 
 /// Sets the segment size at which the kernel cuts a sent buffer into datagrams (UDP_SEGMENT, Linux 4.18);
 /// zero turns it off.

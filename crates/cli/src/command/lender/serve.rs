@@ -12,6 +12,7 @@ use clap::Args;
 use netram_lender::{DataService, Lender};
 #[cfg(feature = "products")]
 use netram_volume::replica::ReplicaHost;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -65,6 +66,9 @@ impl ServeLender {
         if self.with_parent {
             netram_process::die_with_parent()?;
         }
+        // It holds keys for as long as it runs.
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)
+            .context("leaving the process out of core dumps")?;
         let file = self.config.as_deref().map(ServeSettings::read).transpose()?;
         let settings = self.settings.or(file.unwrap_or_default());
         let (grace, forget) = (settings.grace(), settings.forget());

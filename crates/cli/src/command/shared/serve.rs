@@ -9,6 +9,7 @@ use clap::Args;
 use netram_shared::limit::{LEASE_DEFAULT, RECENT_BYTES_DEFAULT};
 use netram_shared::server::{ServeConfig, ServingRegion};
 use netram_transport::{MulticastGroup, NetAddress, WaitPolicy};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -67,6 +68,9 @@ impl ServeRegion {
         if self.with_parent {
             netram_process::die_with_parent()?;
         }
+        // It holds keys for as long as it runs.
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)
+            .context("leaving the process out of core dumps")?;
         let security = self.security.security()?;
         let listen = match self.listen.is_empty() {
             true => vec![default_address(&security, PORT_DEFAULT)],

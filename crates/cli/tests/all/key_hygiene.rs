@@ -1,0 +1,86 @@
+//! Copies of a long-lived key in the memory of a running program.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use crate::common::{LenderProcess, run};
+
+/// Most copies of its cluster key that an idle lender may have: the locked one. Whatever handshakes built is
+/// erased behind them.
+const COPIES_MAX: usize = 1;
+
+/// How often `secret` stands in the readable memory of a process.
+fn copies(process: u32, secret: &[u8]) -> std::io::Result<usize> {
+    let memory = File::open(format!("/proc/{process}/mem"))?;
+    let maps = std::fs::read_to_string(format!("/proc/{process}/maps"))?;
+    let mut found = 0;
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        let range = words.next().and_then(|range| range.split_once('-'));
+        let (Some((start, end)), Some(access)) = (range, words.next()) else {
+            continue;
+        };
+        // The store has a lender's windows, sealed, and its name is no secret's place.
+        if !access.starts_with('r') || line.ends_with(".mem") || line.contains("[v") {
+            continue;
+        }
+        let number = |text| u64::from_str_radix(text, 16).expect("an address of the kernel's");
+        let (mut at, end) = (number(start), number(end));
+        let mut bytes = vec![0; 1 << 20];
+        while at < end {
+            let most = bytes.len().min((end - at) as usize);
+            let Ok(read) = memory.read_at(&mut bytes[..most], at) else {
+                break;
+            };
+            if read == 0 {
+                break;
+            }
+            found += bytes[..read]
+                .windows(secret.len())
+                .filter(|part| *part == secret)
+                .count();
+            // A copy over the edge of two readings is seen in the second.
+            at += if read == most && at + (read as u64) < end {
+                read - secret.len() + 1
+            } else {
+                read
+            } as u64;
+        }
+    }
+    Ok(found)
+}
+
+/// An idle lender had thirteen: on stacks and in freed memory, from where they went into core dumps and swap.
+#[test]
+fn an_idle_lender_has_one_copy_of_its_cluster_key() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("key");
+    let key = file.to_str().unwrap();
+    assert_eq!(run(["key", "create", key]).code, 0);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let digits = text.trim_end().strip_prefix("netram-key-1:").unwrap();
+    let secret: Vec<u8> = digits
+        .as_bytes()
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect();
+    let lender = LenderProcess::start("hygiene", &["--listen", "tcp://127.0.0.1:0", "--key-file", key]);
+    for _ in 0..5 {
+        let asked = run(["lender", "status", &lender.address, "--key-file", key]);
+        assert_eq!(asked.code, 0, "{}", asked.err);
+    }
+    let count = match copies(lender.id(), &secret) {
+        Ok(count) => count,
+        Err(error) => {
+            eprintln!("SKIPPED: the memory of another process cannot be read here: {error}");
+            return;
+        }
+    };
+    assert!(count >= 1, "it answered with the key");
+    assert!(count <= COPIES_MAX, "{count} copies of the key");
+    assert_eq!(
+        copies(lender.id(), digits.as_bytes()).unwrap(),
+        0,
+        "copies of its text"
+    );
+}
