@@ -103,8 +103,12 @@ impl DataKey {
     /// As [`DataKey::load`].
     pub(crate) fn of(paths: &JournalPaths) -> io::Result<DataKey> {
         let path = paths.key();
-        let log = std::fs::symlink_metadata(paths.log())?;
-        DataKey::load_checked(&path, |file| secret::check_beside(file, &path, &log))
+        // A deletion that was interrupted has removed the log first.
+        let log = std::fs::symlink_metadata(paths.log()).ok();
+        DataKey::load_checked(&path, |file| match &log {
+            Some(log) => secret::check_beside(file, &path, log),
+            None => secret::check(file, &path),
+        })
     }
 
     fn load_checked(

@@ -169,7 +169,7 @@ impl ForgetEntry {
 
 /// The seed of the owner's signing key, from the journal's data key.
 fn owner_seed(place: &JournalPaths, journal: JournalId) -> Option<[u8; SECRET_BYTES]> {
-    let key = DataKey::load(&place.key()).ok()?;
+    let key = DataKey::of(place).ok()?;
     let owner = JournalOwner::of(journal, &key).ok()?;
     owner.key().map(|key| *key.seed())
 }

@@ -49,7 +49,7 @@ pub(crate) fn open_key(
     journal: JournalId,
 ) -> Result<(RecordSealer, JournalOwner), JournalOpenError> {
     let path = place.key();
-    let key = match DataKey::load(&path) {
+    let key = match DataKey::of(place) {
         Ok(key) => key,
         Err(source) => return Err(JournalOpenError::File { path, source }),
     };
