@@ -34,7 +34,10 @@ fn stores(name: &str) -> Vec<PathBuf> {
     let all = fs::read_dir("/dev/shm")
         .unwrap()
         .map(|entry| entry.unwrap().path());
-    let ours = |path: &PathBuf| path.to_string_lossy().contains(name);
+    let ours = |path: &PathBuf| {
+        let name_of = path.to_string_lossy();
+        name_of.contains(name) && name_of.ends_with(".mem")
+    };
     all.filter(ours).collect()
 }
 
