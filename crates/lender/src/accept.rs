@@ -215,11 +215,21 @@ fn greet(
     if !matches!(link.flush(), Ok(true)) {
         return outcome;
     }
+    read_request(shared, kind, link, greeting).unwrap_or(outcome)
+}
+
+/// Reads and judges the next frame, and the proof before it if there is one; `None` if no frame has arrived.
+fn read_request(
+    shared: &DaemonState,
+    kind: ListenerKind,
+    link: &mut Link,
+    greeting: &mut Greeting,
+) -> Option<GreetOutcome<SessionRequest>> {
     let action = loop {
         let packet = match link.receive() {
             Ok(Some(packet)) => packet,
-            Ok(None) => return outcome,
-            Err(_) => return GreetOutcome::Gone,
+            Ok(None) => return None,
+            Err(_) => return Some(GreetOutcome::Gone),
         };
         let frame = Frame::parse(packet).ok();
         break match frame.map(|frame| greeting.session.handle(&frame)) {
@@ -230,20 +240,20 @@ fn greet(
                     greeting.owner = Some(owner);
                     continue;
                 }
-                None => return dismiss(shared, link, RefusalReason::NotOwner, BAD_PROOF),
+                None => return Some(dismiss(shared, link, RefusalReason::NotOwner, BAD_PROOF)),
             },
             Some(Err(SessionError::NotOwner)) => {
-                return dismiss(shared, link, RefusalReason::NotOwner, NOT_OWNER);
+                return Some(dismiss(shared, link, RefusalReason::NotOwner, NOT_OWNER));
             }
             Some(Ok(SessionAction::Data)) if shared.data.is_some() && kind != ListenerKind::Members => {
-                return GreetOutcome::Request(SessionRequest::Data(packet.to_vec()));
+                return Some(GreetOutcome::Request(SessionRequest::Data(packet.to_vec())));
             }
             Some(Ok(SessionAction::Deposit))
                 if kind != ListenerKind::Data && shared.config.deposits_bytes() > 0 =>
             {
                 match frame.as_ref().and_then(named) {
                     Some((header, id)) => {
-                        return GreetOutcome::Request(SessionRequest::Deposit(header, id));
+                        return Some(GreetOutcome::Request(SessionRequest::Deposit(header, id)));
                     }
                     None => None,
                 }
@@ -251,7 +261,7 @@ fn greet(
             judged => judged.and_then(Result::ok),
         };
     };
-    match action {
+    Some(match action {
         Some(SessionAction::Bind(journal, _)) if kind != ListenerKind::Data => {
             GreetOutcome::Request(SessionRequest::Journal(journal))
         }
@@ -263,7 +273,7 @@ fn greet(
             let (reason, why) = refusal(kind, refused);
             dismiss(shared, link, reason, why)
         }
-    }
+    })
 }
 
 const BAD_PROOF: &str =

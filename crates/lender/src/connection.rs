@@ -126,8 +126,7 @@ impl Connection {
 
     fn take(&mut self, journal: &mut MemberJournal, turn: &TurnContext<'_>) -> Result<usize, SessionEnd> {
         let (mut frames, mut appends, mut bytes, mut last) = (0, 0, 0, false);
-        let mut ended = Ok(());
-        let mut began = None;
+        let (mut ended, mut began) = (Ok(()), None);
         while self.outbox.has_room() && frames < FRAMES_PER_TURN as u64 {
             let packet = match self.outbox.link.receive() {
                 Ok(Some(packet)) => packet,

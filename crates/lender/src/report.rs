@@ -145,6 +145,9 @@ pub struct JournalReport {
     /// The state that only the journal's owner may know; `None` in every report that is sent (rule 15).
     #[serde(skip)]
     pub state: Option<JournalStateReport>,
+    /// Fields that readers of wire version 1 demand.
+    #[serde(flatten, default)]
+    pub earlier: EarlierFields,
     /// Bytes of the window; zero if there is none.
     pub window_bytes: u64,
     /// Bytes held.
@@ -156,6 +159,18 @@ pub struct JournalReport {
     pub last_heard_age_s: Option<u64>,
     /// Number of sessions bound to the journal.
     pub sessions: u32,
+}
+
+/// Fields of a journal that programs of wire version 1 do not read a report without. They are empty: only the
+/// journal's owner may know them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EarlierFields {
+    writer: String,
+    epoch: u32,
+    trim: u64,
+    held: u64,
+    generation: u32,
 }
 
 /// A journal's state at a lender.
@@ -186,6 +201,9 @@ pub struct DepositReport {
     pub bytes: u64,
     /// Whether its owner is connected.
     pub connected: bool,
+    /// Zero; readers of wire version 1 demand it.
+    #[serde(default)]
+    pub session: u32,
     /// Slots that the owner was asked for and has not given back.
     #[serde(default)]
     pub asked_back: u32,
@@ -311,6 +329,7 @@ mod tests {
         let journal = |index: u64| JournalReport {
             id: format!("{index:032x}"),
             state: None,
+            earlier: EarlierFields::default(),
             window_bytes: u64::MAX,
             used_bytes: u64::MAX,
             last_append_age_ms: Some(u64::MAX),

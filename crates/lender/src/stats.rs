@@ -11,7 +11,9 @@ use netram_proto::member::MemberState;
 use netram_proto::wire::{FrameKind, RefusalReason};
 use netram_transport::{DropCounts, HandshakeError};
 
-use crate::report::{CounterReport, DepositReport, JournalReport, JournalStateReport, StatusReport};
+use crate::report::{
+    CounterReport, DepositReport, EarlierFields, JournalReport, JournalStateReport, StatusReport,
+};
 use crate::sys::seconds_of_run;
 
 /// Number of refusal kinds, including one for unknown kinds.
@@ -229,6 +231,7 @@ impl JournalStats {
         let last_append = self.last_append.load(Relaxed);
         JournalReport {
             id: id.to_string(),
+            earlier: EarlierFields::default(),
             state: Some(JournalStateReport {
                 writer: WriterId(self.writer.load(Relaxed)),
                 epoch: Epoch(self.epoch.load(Relaxed)),

@@ -59,7 +59,8 @@ pub fn lab() -> Command {
     ))
 }
 
-fn clean(mut command: Command) -> Command {
+/// A program without the settings of the user who runs the tests.
+pub fn clean(mut command: Command) -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("NETRAM_")) {
         command.env_remove(name);
     }
@@ -169,6 +170,11 @@ impl LenderProcess {
 
     /// The same with another amount of memory.
     pub fn with_memory(memory: &str, name: &str, arguments: &[&str]) -> LenderProcess {
+        LenderProcess::of_program(netram(), memory, name, arguments)
+    }
+
+    /// The same with another program, for instance one of an earlier release.
+    pub fn of_program(mut command: Command, memory: &str, name: &str, arguments: &[&str]) -> LenderProcess {
         let name = format!("test-{}-{name}", std::process::id());
         let store = PathBuf::from(format!("/dev/shm/netram-{name}.mem"));
         let own_port = |argument: &&str| match *argument {
@@ -176,7 +182,6 @@ impl LenderProcess {
             argument => argument.to_owned(),
         };
         let errors = tempfile::tempfile().expect("a file of our own");
-        let mut command = netram();
         command
             .args([
                 "lender",

@@ -14,11 +14,11 @@ use rustix::process::Signal;
 
 use crate::common::{LenderProcess, run};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 const ID: JournalId = JournalId(0xABCD << 100);
 
 /// A journal's directory as a crash at this moment would leave it.
-fn crashed(journal: &Path, copy: &Path) {
+pub(crate) fn crashed(journal: &Path, copy: &Path) {
     std::fs::create_dir(copy).unwrap();
     for name in ["log", "view", "data.key", "lock"] {
         std::fs::copy(journal.join(name), copy.join(name)).unwrap();
@@ -26,7 +26,7 @@ fn crashed(journal: &Path, copy: &Path) {
 }
 
 /// A new journal that is open, with a record that only the lender has for the length of a test.
-fn with_a_record(root: &Path, lender: &str) -> (Journal, JournalConfig) {
+pub(crate) fn with_a_record(root: &Path, lender: &str) -> (Journal, JournalConfig) {
     Journal::create(root, 1 << 20).unwrap();
     let config = JournalConfig {
         one_domain: true,

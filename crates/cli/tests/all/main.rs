@@ -17,6 +17,7 @@ mod log_lines;
 mod mount;
 mod mount_volume;
 mod moving;
+mod neighbour;
 mod play;
 mod proof;
 mod replica;

@@ -434,6 +434,7 @@ impl DepositThread {
                 held: deposit.server.used_slots(),
                 bytes: deposit.memory.lent_bytes(),
                 connected: deposit.server.has_session(),
+                session: 0,
                 asked_back: deposit.server.asked_back(),
             },
         );

@@ -19,7 +19,7 @@ use crate::testbed::{SocketKind, Testbed};
 use setup::CommitSetup;
 
 /// Record kind of benchmarks; no other user of a journal has it.
-const KIND: RecordKind = RecordKind(255);
+const KIND: RecordKind = RecordKind(127);
 /// The log is trimmed when more than one part in this many of its capacity is used.
 const TRIM_PART: u64 = 2;
 

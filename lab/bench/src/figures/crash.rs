@@ -14,7 +14,7 @@ use crate::error::{BenchError, ErrorContext};
 use crate::histogram::median;
 use crate::testbed::{LenderProcess, LenderSpec, SocketKind, Testbed};
 
-const KIND: RecordKind = RecordKind(255);
+const KIND: RecordKind = RecordKind(127);
 /// Payload size of the records that fill a log to be recovered: that of a TPC-A transaction.
 const RECORD_BYTES: usize = 512;
 /// Bytes left free, so that the log is never full.

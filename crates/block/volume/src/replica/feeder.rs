@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 use netram_block::{Disk, VolumeId};
 use netram_block_machine::message::FollowRequest;
 use netram_block_machine::{
-    ReplicaCondition, ReplicaMessage, ReplicaSource, ReplicaTrouble, SourceAction, SourceConfig,
-    SourceStatus, SourceTiming,
+    ReplicaMessage, ReplicaSource, ReplicaTrouble, SourceAction, SourceConfig, SourceStatus, SourceTiming,
 };
 use netram_journal::Journal;
 use netram_proto::id::Lsn;
@@ -27,7 +26,7 @@ use super::fetch::{CopySource, EarlyCopy};
 use super::link::{ReplicaLink, ReplicaLinkError};
 use super::restore::DataLenderEndpoint;
 use super::restore_check::describe_claim;
-use super::status::{DataLenderStatus, ResyncStatus};
+use super::status::{DataLenderStatus, ResyncStatus, has_what_was_sent, is_whole};
 use crate::file::VolumeFile;
 use crate::paths::VolumePaths;
 
@@ -214,20 +213,6 @@ impl FeederInner {
             tracing::debug!(%error, "cannot wake the feeder thread; it will look by itself");
         }
     }
-}
-
-/// Whether the copy lacks nothing below the end of its log.
-fn is_whole(status: &SourceStatus) -> bool {
-    status.connected && status.resync.is_none() && status.condition == Some(ReplicaCondition::Following)
-}
-
-/// Whether the copy has every block that it was ever sent, except those in the dirty map.
-fn has_what_was_sent(status: &SourceStatus) -> bool {
-    let has_any = matches!(
-        status.condition,
-        Some(ReplicaCondition::Following | ReplicaCondition::Inconsistent { since: Some(_) })
-    );
-    has_any && !status.foreign
 }
 
 /// State owned by the feeder thread.

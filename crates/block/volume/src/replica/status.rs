@@ -1,5 +1,6 @@
 //! Status of a volume's data lender, as part of the volume's status.
 
+use netram_block_machine::{ReplicaCondition, SourceStatus};
 use serde::{Deserialize, Serialize};
 
 /// Status of the data lender.
@@ -48,4 +49,18 @@ pub struct ResyncStatus {
     pub seconds: u64,
     /// Blocks per second.
     pub blocks_a_second: u64,
+}
+
+/// Whether the copy lacks nothing below the end of its log.
+pub(super) fn is_whole(status: &SourceStatus) -> bool {
+    status.connected && status.resync.is_none() && status.condition == Some(ReplicaCondition::Following)
+}
+
+/// Whether the copy has every block that it was ever sent, except those in the dirty map.
+pub(super) fn has_what_was_sent(status: &SourceStatus) -> bool {
+    let has_any = matches!(
+        status.condition,
+        Some(ReplicaCondition::Following | ReplicaCondition::Inconsistent { since: Some(_) })
+    );
+    has_any && !status.foreign
 }

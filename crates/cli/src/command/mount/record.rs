@@ -69,7 +69,13 @@ fn read(dir: &Path) -> Option<RecordFile> {
 
 /// Returns the log of a directory that is mounted in the background.
 pub(super) fn log_file(dir: &Path) -> Result<PathBuf> {
-    file(&resolved(dir)?, "log").with_context(|| format!("making {}", place().display()))
+    file(&resolved(dir)?, "log").with_context(|| {
+        let place = place();
+        format!(
+            "making {} (set XDG_RUNTIME_DIR to a directory that this user may write)",
+            place.display()
+        )
+    })
 }
 
 /// Returns the path of a directory's file, whose own directory is made.
