@@ -67,6 +67,7 @@ class Lender:
         self.kill()
         self.port.close()
         self.memory.unlink(missing_ok=True)
+        Path(f"{self.memory}.operator").unlink(missing_ok=True)
 
     def restart(self) -> None:
         """Starts it again at the same address, with the memory that remains."""

@@ -1,6 +1,6 @@
 //! Settings of a lender.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use netram_far_machine::limit::{DEPOSIT_LEASE, PRESSURE_CALM};
@@ -178,19 +178,30 @@ impl Default for LenderConfig {
 /// End of the name of a lender's operator socket. Before it stands the name of its store.
 pub const OPERATOR_SUFFIX: &str = ".operator";
 
+/// The Unix socket beside a lender's store at which its user and root may end any journal.
+pub fn operator_path(store: &Path) -> PathBuf {
+    let mut path = store.to_path_buf().into_os_string();
+    path.push(OPERATOR_SUFFIX);
+    path.into()
+}
+
+/// Removes a store that no process uses any more, and its operator's socket.
+///
+/// # Errors
+///
+/// The store cannot be removed, for instance because it is gone.
+pub fn remove_store(store: &Path) -> std::io::Result<()> {
+    // A lender that ended in good order has removed it.
+    let _ = std::fs::remove_file(operator_path(store));
+    std::fs::remove_file(store)
+}
+
 impl LenderConfig {
     /// The store's file: the configured one, or the one named after the user and the lender.
     pub fn store_path(&self) -> PathBuf {
         let user = rustix::process::geteuid().as_raw();
         let named = || PathBuf::from(format!("/dev/shm/netram-{user}-{}.mem", self.name));
         self.store.clone().unwrap_or_else(named)
-    }
-
-    /// The Unix socket beside the store at which this user and root may end any journal.
-    pub fn operator_path(&self) -> PathBuf {
-        let mut path = self.store_path().into_os_string();
-        path.push(OPERATOR_SUFFIX);
-        path.into()
     }
 
     /// Number of threads that will serve journals.

@@ -1,5 +1,6 @@
 //! Starting and stopping a lender.
 
+use std::path::Path;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -10,7 +11,7 @@ use netram_transport::{Interest, Listener, MulticastReceiver, NetAddress, Poller
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::accept::LenderAcceptor;
-use crate::config::LenderConfig;
+use crate::config::{LenderConfig, operator_path};
 use crate::data::DataService;
 use crate::deposit::DepositThread;
 use crate::error::LenderStartError;
@@ -69,8 +70,6 @@ impl Lender {
                 listeners.push(Listener::bind(address, door.security.clone())?);
             }
         }
-        let served = listeners.len();
-        listeners.extend(operator_listener(&config));
         if let Some(group) = &config.multicast {
             // Shards join the group when a session asks; this checks at the start that it can be joined.
             MulticastReceiver::open(group).map_err(system(
@@ -78,6 +77,8 @@ impl Lender {
             ))?;
         }
         let (store, kept) = WindowStore::open(&config.store_config())?;
+        let served = listeners.len();
+        listeners.extend(operator_listener(store.path()));
         let mut addresses: Vec<NetAddress> = listeners
             .iter()
             .take(served)
@@ -262,8 +263,8 @@ impl Drop for Lender {
 }
 
 /// Listens for the operator beside the store. A lender serves without it, if another user's file is there.
-fn operator_listener(config: &LenderConfig) -> Option<Listener> {
-    let address = NetAddress::Unix(config.operator_path());
+fn operator_listener(store: &Path) -> Option<Listener> {
+    let address = NetAddress::Unix(operator_path(store));
     match Listener::bind(&address, Security::Insecure) {
         Ok(listener) => Some(listener),
         Err(error) => {

@@ -55,7 +55,9 @@ mod superblock;
 #[allow(unsafe_code, reason = "the crate's one unsafe module")]
 mod sys;
 
-pub use config::{ClientLimits, DataListener, LenderConfig, MemoryWatch, OPERATOR_SUFFIX};
+pub use config::{
+    ClientLimits, DataListener, LenderConfig, MemoryWatch, OPERATOR_SUFFIX, operator_path, remove_store,
+};
 pub use data::{DataPermit, DataService, DataSession};
 pub use error::{LenderStartError, WindowStoreError};
 pub use lender::{Lender, StopReport};

@@ -242,7 +242,8 @@ mod tests {
             }
         );
         let sealed = ExchangeSizes::of_commit(128, true);
-        assert_eq!(sealed.request - clear.request, 16 + 16);
+        // The packet's tag, the record's tag and its salt.
+        assert_eq!(sealed.request - clear.request, 16 + 16 + 16);
         assert_eq!(sealed.reply - clear.reply, 16);
     }
 }

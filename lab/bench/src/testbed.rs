@@ -354,6 +354,7 @@ impl Drop for LenderProcess {
     fn drop(&mut self) {
         drop(self.child.take());
         // A lender that was asked to stop may have freed its memory itself.
+        let _ = std::fs::remove_file(self.store.with_extension("mem.operator"));
         let _ = std::fs::remove_file(&self.store);
     }
 }

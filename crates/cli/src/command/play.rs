@@ -182,6 +182,6 @@ impl Drop for PlayLender {
         // A lender that was killed already is only waited for.
         let _ = kill_process(Pid::from_child(&self.process), Signal::TERM);
         let _ = self.process.wait();
-        let _ = std::fs::remove_file(&self.store);
+        let _ = netram_lender::remove_store(&self.store);
     }
 }

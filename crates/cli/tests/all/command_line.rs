@@ -156,15 +156,6 @@ fn wrong_flags_end_in_code_2_with_a_remedy() {
         (
             vec![
                 "lender",
-                "forget",
-                "4f2a09c37d51e86b4f2a09c37d51e86b",
-                "--insecure",
-            ],
-            "NETRAM_LENDERS",
-        ),
-        (
-            vec![
-                "lender",
                 "status",
                 "unix:/tmp/a",
                 "--insecure",

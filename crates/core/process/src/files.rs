@@ -29,7 +29,8 @@ pub enum FileAccess {
     Read,
     /// It is read and written.
     Write,
-    /// It is read and written, and may have more than one name: it is a file of the user's own.
+    /// It is read and written, and is a file of the user's own: it may have more than one name, and unless
+    /// this process is root's, a symbolic link may lead to it.
     WriteLinked,
 }
 
@@ -147,8 +148,12 @@ fn open_with(path: &Path, access: FileAccess, more: OFlags, mode: u32) -> Result
         FileAccess::Read => OFlags::RDONLY,
         FileAccess::Write | FileAccess::WriteLinked => OFlags::RDWR,
     };
+    let links = match access {
+        FileAccess::WriteLinked if !geteuid().is_root() => OFlags::empty(),
+        _ => OFlags::NOFOLLOW,
+    };
     // Without `NONBLOCK` a pipe of that name would wait for its other end.
-    let flags = how | more | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let flags = how | more | links | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     match openat(CWD, path, flags, Mode::from_raw_mode(mode as RawMode)) {
         Ok(file) => {
             let file = File::from(file);

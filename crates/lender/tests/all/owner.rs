@@ -7,7 +7,7 @@ use crate::common::{
     PATIENCE, ReceivedFrame, START, TestWriter, WINDOW, config, dial, memory_dir, receive, send, socket,
     start,
 };
-use netram_lender::{Lender, LenderConfig};
+use netram_lender::{Lender, LenderConfig, operator_path};
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use netram_proto::journal::MemberReport;
 use netram_proto::owner::{FenceClaim, FenceSignature, FenceStatement};
@@ -263,11 +263,7 @@ fn the_operator_ends_a_journal_and_fences_none() {
     let lender = start(&dir);
     let owner = Owner::new(1);
     drop(owner.writer(&lender, 3));
-    let config = LenderConfig {
-        store: Some(dir.path().join("store")),
-        ..LenderConfig::default()
-    };
-    let address = NetAddress::Unix(config.operator_path());
+    let address = NetAddress::Unix(operator_path(&dir.path().join("store")));
     let mut link = connect(&address, &Security::Insecure, PATIENCE).unwrap();
     assert_eq!(bind(&mut link, owner.journal).header.kind, FrameKind::Bound);
     let (newer, _) = owner.fence(4);

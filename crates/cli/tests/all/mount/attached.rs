@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use crate::common::{CommandOutput, LenderProcess, finish, netram};
-use crate::mount::cannot_mount;
+use crate::mount::{cannot_mount, wait_until};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -84,7 +84,10 @@ fn a_background_mount_is_ready_when_the_command_returns_and_is_listed() {
     assert_eq!(mine.expect("it is listed")["journal"], journal, "{listed}");
     let shown = place.json(&["mount", "status", "dir"]);
     assert_eq!((&shown["journal"], &shown["mounted"]), (&journal, &true.into()));
-    assert!(shown["end"].as_u64() > Some(0), "{shown}");
+    // Until the disk has followed, only the lender may hold it.
+    wait_until("the log's end is on the disk", || {
+        place.json(&["mount", "status", "dir"])["end"].as_u64() > Some(0)
+    });
     assert_eq!(shown["lenders"][0], place.lender.address.as_str());
 
     assert_eq!(place.netram(&["mount", "detach", "dir"]).code, 0);

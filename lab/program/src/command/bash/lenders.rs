@@ -1,11 +1,12 @@
 //! Lenders that are killed and restarted, with or without their memory.
 
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
+
+use netram_lender::remove_store;
 
 use super::model::SplitMix64;
 use super::process::StressProcess;
@@ -95,7 +96,7 @@ impl StressLenders {
         let lender = &mut self.all[index];
         lender.back = Some(now + Duration::from_millis(random.below(ABSENCE_MS_MAX)));
         if lose {
-            fs::remove_file(&lender.store)?;
+            remove_store(&lender.store)?;
             self.lost = true;
             self.losses += 1;
         }
@@ -162,7 +163,7 @@ impl Drop for StressLenders {
         for lender in &mut self.all {
             drop(lender.process.take());
             // A lender that lost its memory has no store file.
-            let _ = fs::remove_file(&lender.store);
+            let _ = remove_store(&lender.store);
         }
     }
 }
