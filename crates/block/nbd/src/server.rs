@@ -29,7 +29,7 @@ const EVENTS: usize = 64;
 /// The server's entry for a connection.
 struct ConnectionEntry {
     fd: Arc<OwnedFd>,
-    /// Its place among the connections whose client has not chosen an export yet; `None` once it has.
+    /// Index among the connections whose client has not chosen an export yet; `None` once it has.
     pending: Option<usize>,
 }
 

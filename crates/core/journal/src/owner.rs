@@ -53,7 +53,7 @@ impl JournalOwner {
         })
     }
 
-    /// Somebody who speaks of `journal` and has no proof of owning it.
+    /// A client that speaks of `journal` and has no proof of owning it.
     pub fn none(journal: JournalId) -> JournalOwner {
         JournalOwner { journal, key: None }
     }

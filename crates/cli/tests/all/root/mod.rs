@@ -94,7 +94,7 @@ impl Drop for TwoHomes {
     }
 }
 
-/// What a file or directory is, to be compared with what it is later.
+/// State of a file or directory, to be compared with what it is later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Canary {
     path: PathBuf,

@@ -87,7 +87,7 @@ fn a_record_of_a_users_namespace_gives_no_setuid_shell() {
     assert!(!homes.user.join("dir/.netram").exists());
 }
 
-/// What root owns may return with its bits: then root has put them there. A user's directory has no use for a
+/// Files of root may return with its bits: then root has put them there. A user's directory has no use for a
 /// setuid file of root's, however it came there.
 #[test]
 fn roots_own_recovery_gives_set_id_bits_to_the_directorys_owner_only() {

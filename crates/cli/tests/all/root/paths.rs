@@ -265,7 +265,7 @@ fn no_lender_of_roots_follows_a_link_in_the_place_of_its_files() {
     }
 }
 
-/// What netram makes can be read by its owner only, whatever the umask allows.
+/// Files that netram makes can be read by its owner only, whatever the umask allows.
 #[test]
 fn nothing_that_netram_makes_is_for_everybody() {
     if cannot_be_two() {

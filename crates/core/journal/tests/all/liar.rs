@@ -19,7 +19,7 @@ use crate::common::{TestJournal, append};
 const WINDOW: u64 = 1 << 20;
 const LIFE: u64 = 7;
 
-/// What the lender lies about.
+/// Subject of the lender's lies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lie {
     /// It holds everything up to this LSN.
