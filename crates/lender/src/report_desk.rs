@@ -101,11 +101,15 @@ impl ReportDesk {
     }
 
     /// Makes the report that was begun last the newest one. Returns the wakers of those who may wait for it.
+    /// They stay noted if a client has asked since it was begun: the next report must wake its thread, too.
     fn publish(&self, body: Arc<[u8]>) -> Vec<usize> {
         let mut questions = self.lock();
         questions.body = body;
         self.done.store(questions.begun, Ordering::Release);
-        std::mem::take(&mut questions.waiting)
+        match questions.wanted > questions.begun {
+            true => questions.waiting.clone(),
+            false => std::mem::take(&mut questions.waiting),
+        }
     }
 
     /// Waits until `until`. `false`: the lender is stopping.
@@ -144,8 +148,13 @@ mod tests {
             "it was asked while the first was built"
         );
         assert!(desk.await_question());
-        assert_eq!(desk.publish(Arc::from(&b"two"[..])), [0usize; 0]);
+        assert_eq!(
+            desk.publish(Arc::from(&b"two"[..])),
+            [3, 4],
+            "who asked late is woken again"
+        );
         assert_eq!(desk.take(late).as_deref(), Some(&b"two"[..]));
+        assert!(desk.lock().waiting.is_empty(), "nobody waits any more");
     }
 
     #[test]

@@ -25,11 +25,11 @@ const EPERM: i32 = 1;
 /// Use that is made of an opened file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileAccess {
-    /// It is read.
+    /// The file is read.
     Read,
-    /// It is read and written.
+    /// The file is read and written.
     Write,
-    /// It is read and written, and is a file of the user's own: it may have more than one name, and unless
+    /// The file is read and written, and is one of the user's own: it may have more than one name, and unless
     /// this process is root's, a symbolic link may lead to it.
     WriteLinked,
 }

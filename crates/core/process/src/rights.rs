@@ -57,7 +57,7 @@ pub enum RightsError {
         path: PathBuf,
         /// Directory or link on the way to it.
         exposed: PathBuf,
-        /// Who can change it.
+        /// The user that can change it.
         how: String,
     },
     /// The paths belong to two users.
@@ -224,7 +224,7 @@ fn components(path: &Path) -> VecDeque<OsString> {
         .collect()
 }
 
-/// What the system knows of a user.
+/// Facts of the system about a user.
 struct UserAccount {
     name: Option<OsString>,
     home: Option<OsString>,

@@ -22,7 +22,7 @@ const LIFE: u64 = 7;
 /// Subject of the lender's lies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lie {
-    /// It holds everything up to this LSN.
+    /// The lender claims to hold everything up to this LSN.
     Held(u64),
     /// A writer of this epoch has fenced the journal.
     Fenced(u32),
