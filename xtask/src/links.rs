@@ -1,9 +1,10 @@
 //! Documents that point at nothing mislead at the worst moment: every relative link must resolve, to a
-//! heading if it names one, and every path of the tree that the architecture names must exist.
+//! heading if it names one, and every path of the tree that the architecture names must exist. So must every
+//! test that a document names.
 
 use std::path::{Path, PathBuf};
 
-use crate::tree;
+use crate::{named_tests, tree};
 
 /// Paths beginning so are taken for paths of the tree when a document names them.
 const TREE_PREFIXES: [&str; 8] = [
@@ -22,7 +23,7 @@ pub(crate) fn run() -> Result<(), String> {
     let root = tree::root()?;
     let documents = tree::files(&root, "md")?;
     let mut faults = Vec::new();
-    let mut checked = 0;
+    let (mut checked, mut tests) = (0, 0);
     for document in &documents {
         let text = tree::read(&root, document)?;
         let directory = document.parent().unwrap_or(Path::new(""));
@@ -55,6 +56,7 @@ pub(crate) fn run() -> Result<(), String> {
                     .map(|(line, path)| (line, PathBuf::from(path))),
             );
         }
+        tests += judge_tests(&root, document, &text, &mut faults);
         checked += wanted.len();
         for (line, path) in wanted {
             if !root.join(&path).exists() {
@@ -67,10 +69,37 @@ pub(crate) fn run() -> Result<(), String> {
         }
     }
     if faults.is_empty() {
-        println!("docs: {} documents, {checked} links and paths", documents.len());
+        println!(
+            "docs: {} documents, {checked} links and paths, {tests} tests",
+            documents.len()
+        );
         return Ok(());
     }
     Err(faults.join("\n"))
+}
+
+/// Adds a fault for each test that a document names and the tree lacks. Returns how many it names.
+fn judge_tests(root: &Path, document: &Path, text: &str, faults: &mut Vec<String>) -> usize {
+    let named = named_tests::named(text);
+    let shown = document.display();
+    for test in &named {
+        let file = named_tests::target(document, test.file);
+        // A missing file is a link that does not resolve.
+        let Ok(there) = tree::read(root, &file) else {
+            continue;
+        };
+        if !named_tests::has_test(&there, test.name) {
+            let (line, name) = (test.line, test.name);
+            faults.push(format!(
+                "{shown}:{line}: {} has no test `{name}`, or an ignored one",
+                file.display()
+            ));
+        }
+    }
+    for line in named_tests::rows_without(document, text) {
+        faults.push(format!("{shown}:{line}: this row names no test"));
+    }
+    named.len()
 }
 
 fn names_the_tree(document: &Path) -> bool {

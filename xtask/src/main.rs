@@ -9,6 +9,7 @@ mod code;
 mod deny;
 mod layers;
 mod links;
+mod named_tests;
 mod package;
 mod prose;
 mod style;
@@ -36,7 +37,7 @@ Commands:
   style             file and function length, leftovers, where unsafe may stand
   prose             openings of doc comments, names of types defined twice, long lines: counted, and limited
   package           what is published can be packaged, and says what it is
-  docs              links in *.md resolve; paths named in ARCHITECTURE.md and docs/ exist
+  docs              links in *.md resolve; paths and tests named in ARCHITECTURE.md and docs/ exist
   sim --seeds N [--from S] [--threads T]
                     run N seeds of the simulator, from seed S on, on T threads
   help              this text
