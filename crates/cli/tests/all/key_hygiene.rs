@@ -1,9 +1,15 @@
 //! Copies of a long-lived key in the memory of a running program.
 
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
 
-use crate::common::{LenderProcess, run};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::{LenderProcess, clean, program, run, start};
 
 /// Most copies of its cluster key that an idle lender may have: the locked one. Whatever handshakes built is
 /// erased behind them.
@@ -83,4 +89,58 @@ fn an_idle_lender_has_one_copy_of_its_cluster_key() {
         0,
         "copies of its text"
     );
+}
+
+/// A program that may dump as large a core as it has, in `directory`.
+fn dumping(directory: &Path, words: &[&str]) -> Command {
+    let mut command = clean(Command::new("sh"));
+    command
+        .args(["-c", "ulimit -c unlimited && exec \"$@\"", "sh"])
+        .args(words)
+        .current_dir(directory);
+    command
+}
+
+/// Aborts a server once it is ready.
+fn aborted(directory: &Path, words: &[&str]) -> ExitStatus {
+    let all = [&[program()], words, &["--with-parent", "--insecure"]].concat();
+    let mut child = start(dumping(directory, &all).stdout(Stdio::piped()));
+    let output = BufReader::new(child.stdout.take().expect("the output is piped"));
+    let is_ready = output.lines().map_while(Result::ok).any(|line| line == "ready");
+    assert!(is_ready, "{words:?} ended before it was ready");
+    kill_process(Pid::from_child(&child), Signal::ABORT).unwrap();
+    child.wait().unwrap()
+}
+
+/// A core dump would show sessions' keys, and a region's contents, to whoever reads it later.
+#[test]
+fn a_server_with_keys_dumps_no_core() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let control = dumping(directory.path(), &["sh", "-c", "kill -ABRT $$"]).status();
+    if !control.unwrap().core_dumped() {
+        eprintln!("\nSKIPPED: this user or this machine dumps no core");
+        return;
+    }
+    let region = path("region");
+    let made = run([
+        "shared",
+        "create",
+        &region,
+        "--size",
+        "64KiB",
+        "--log-size",
+        "1MiB",
+    ]);
+    assert_eq!(made.code, 0, "{}", made.err);
+    let (store, listen) = (path("store"), format!("unix:{}", path("socket")));
+    let lender = [
+        "lender", "serve", "--memory", "1MiB", "--store", &store, "--listen", &listen,
+    ];
+    let server = ["shared", "serve", &region, "--listen", &listen];
+    for words in [&lender[..], &server[..]] {
+        let ended = aborted(directory.path(), words);
+        assert_eq!(ended.signal(), Some(6), "{words:?}: {ended}");
+        assert!(!ended.core_dumped(), "{words:?} dumped a core");
+    }
 }

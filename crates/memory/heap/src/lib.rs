@@ -4,7 +4,7 @@
 //!
 //! Blocks are allocated, freed and resized within transactions of `netram-rvm`; after a crash the heap
 //! contains exactly the blocks of committed transactions. Pointers are typed offsets, so that a segment can
-//! be mapped at any address. Layout, crash arguments and figures: `docs/design/heap.md`.
+//! be mapped at any address. Layout and crash arguments: `docs/design/heap.md`.
 //!
 //! ```no_run
 //! # use netram_proto::port::{Durability, RecordLog};

@@ -1,7 +1,7 @@
 //! The ranges of one transaction: a list while they are few or come in order, and bits once they are many and
 //! do not. Never a tree.
 //!
-//! Measured by `cargo run --release -p netram-rvm --example set_range`; figures in `docs/design/rvm.md`.
+//! Measured by `cargo run --release -p netram-rvm --example set_range`; figures in `docs/results/memory.md`.
 
 use crate::declared::DeclaredRange;
 use crate::granules::{Granules, fits};
