@@ -2,8 +2,10 @@
 
 use crate::common::{Installed, LANGUAGES, Language, compilers, has, succeed};
 
-/// Programs and their cases. The cases of one list run in one directory, one after the other.
-const PROGRAMS: &[(&str, &[&[&str]])] = &[
+/// A program and its cases. The cases of one list run in one directory, one after the other.
+type Program = (&'static str, &'static [&'static [&'static str]]);
+
+const PROGRAMS: &[Program] = &[
     ("layout", &[&["values"]]),
     ("records", &[&["names"], &["offsets"], &["defaults"], &["heap"]]),
     (
@@ -122,8 +124,14 @@ const NOT_UNDER_VALGRIND: [&str; 7] = [
 /// Cases in which the library prints.
 const PRINTING: [&str; 2] = ["print", "figures"];
 
-fn run_all(installed: &Installed, language: Language, wrap: &[&str], left_out: &[&str]) {
-    for (name, sequences) in PROGRAMS {
+fn run_all(
+    programs: &[Program],
+    installed: &Installed,
+    language: Language,
+    wrap: &[&str],
+    left_out: &[&str],
+) {
+    for (name, sequences) in programs {
         let program = installed.compile(name, language, &["-lrvm", "-lpthread"]);
         for sequence in sequences.iter().filter(|cases| !left_out.contains(&cases[0])) {
             let place = tempfile::tempdir().expect("a temporary directory");
@@ -158,7 +166,7 @@ fn every_case_succeeds_in_c_and_in_cpp() {
     }
     let installed = Installed::new();
     for language in LANGUAGES {
-        run_all(&installed, language, &[], &[]);
+        run_all(PROGRAMS, &installed, language, &[], &[]);
     }
 }
 
@@ -192,8 +200,23 @@ fn every_case_of_the_programs_is_in_the_list() {
     }
 }
 
+/// The programs before those with several threads and heaps, or these: each half takes a minute and more.
+fn halves() -> (&'static [Program], &'static [Program]) {
+    let second = PROGRAMS.iter().position(|(name, _)| *name == "statistics");
+    PROGRAMS.split_at(second.expect("the list has the program"))
+}
+
 #[test]
-fn the_programs_are_clean_under_valgrind() {
+fn programs_on_segments_are_clean_under_valgrind() {
+    clean_under_valgrind(halves().0);
+}
+
+#[test]
+fn programs_with_threads_and_heaps_are_clean_under_valgrind() {
+    clean_under_valgrind(halves().1);
+}
+
+fn clean_under_valgrind(programs: &[Program]) {
     if !compilers() || !has("valgrind") {
         return;
     }
@@ -203,5 +226,5 @@ fn the_programs_are_clean_under_valgrind() {
     installed.strip();
     let valgrind = installed.valgrind();
     let valgrind: Vec<&str> = valgrind.iter().map(String::as_str).collect();
-    run_all(&installed, Language::C, &valgrind, &NOT_UNDER_VALGRIND);
+    run_all(programs, &installed, Language::C, &valgrind, &NOT_UNDER_VALGRIND);
 }
