@@ -4,7 +4,6 @@
 //! tests.
 
 use std::io::Write;
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -28,8 +27,6 @@ enum Work {
     Gate(fn() -> Result<(), String>),
     /// Cargo with these arguments.
     Cargo(Vec<String>),
-    /// Cargo with these arguments, on what was built for testing.
-    Checked(Vec<String>),
     /// A program that was built for testing, with these arguments.
     Built(Vec<String>),
 }
@@ -78,15 +75,14 @@ pub(crate) fn run(extent: Extent) -> Result<(), String> {
 fn perform(work: &Work) -> Result<(), String> {
     match work {
         Work::Gate(gate) => gate(),
-        Work::Cargo(args) => cargo(tree::cargo, args),
-        Work::Checked(args) => cargo(tree::checked_cargo, args),
+        Work::Cargo(args) => cargo(args),
         Work::Built(line) => built(line),
     }
 }
 
 /// Runs the simulator over these seeds.
 pub(crate) fn sim(seeds: Seeds) -> Result<(), String> {
-    cargo(tree::cargo, &sim_args(seeds))
+    cargo(&sim_args(seeds))
 }
 
 fn steps(extent: Extent) -> Vec<Step> {
@@ -113,16 +109,6 @@ fn steps(extent: Extent) -> Vec<Step> {
                 work: Work::Gate(|| suite::run(&[])),
                 rerun: "cargo xtask test".to_string(),
             });
-            // With what the simulator plants, every crate would be compiled anew.
-            let documents = "test --workspace --exclude=netram-sim --doc --quiet";
-            steps.push(Step {
-                name: "documents' programs",
-                work: Work::Checked(documents.split(' ').map(String::from).collect()),
-                rerun: format!("cargo {documents}"),
-            });
-            // Other features than the workspace's: nothing else here compiles them.
-            let demo = "check --quiet --profile=test --package=netram-cli --package=netram-lab --no-default-features";
-            steps.push(from_cargo("demo's parts", demo));
             let seeds = format!("--seeds {SEEDS_PER_CHECK} --threads {}", cores());
             steps.push(Step {
                 name: "simulator",
@@ -172,9 +158,9 @@ fn cores() -> u64 {
     std::thread::available_parallelism().map_or(1, |cores| u64::try_from(cores.get()).unwrap_or(1))
 }
 
-fn cargo(command: fn(&Path) -> Command, args: &[String]) -> Result<(), String> {
+fn cargo(args: &[String]) -> Result<(), String> {
     let line = args.join(" ");
-    ended(command(&tree::root()?).args(args), &format!("cargo {line}"))
+    ended(tree::cargo(&tree::root()?).args(args), &format!("cargo {line}"))
 }
 
 fn built(line: &[String]) -> Result<(), String> {

@@ -5,13 +5,14 @@
 //! limits or lock files disturb their neighbours. Here each test is a process with its own time limit and
 //! end. `cargo nextest` does the same, but building it takes longer than running all tests.
 
+mod compiled;
 mod plan;
 mod python;
 mod report;
 mod slots;
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::tree;
 
@@ -24,6 +25,10 @@ pub(super) enum Kind {
     Harness,
     /// A script, for all that it tests.
     Script,
+    /// Cargo.
+    Cargo,
+    /// Cargo, on what was built for testing.
+    Checked,
 }
 
 /// One test, and how to run it.
@@ -35,6 +40,8 @@ pub(super) struct Test {
     name: String,
     kind: Kind,
     executable: PathBuf,
+    /// Arguments of a command that is no harness.
+    arguments: Vec<String>,
     /// The package's directory, in which tests run.
     directory: PathBuf,
 }
@@ -72,6 +79,7 @@ pub(crate) fn run(filters: &[String]) -> Result<(), String> {
     let root = tree::root()?;
     let mut tests = plan::tests(&plan::build(&root)?)?;
     tests.push(python::test(&root));
+    tests.extend(compiled::tests(&root));
     if !filters.is_empty() {
         tests.retain(|test| {
             filters
@@ -84,7 +92,14 @@ pub(crate) fn run(filters: &[String]) -> Result<(), String> {
     }
     let times = report::times(&root);
     plan::longest_first(&mut tests, &times);
+    let (begun, before) = (Instant::now(), report::processor_time());
     let ran = slots::run(&tests);
     report::remember(&root, times, &ran);
+    let busy = report::processor_time().saturating_sub(before);
+    println!(
+        "tests: {:.0} s, and at least {:.0} s of the processors",
+        begun.elapsed().as_secs_f64(),
+        busy.as_secs_f64()
+    );
     report::print(&ran)
 }

@@ -18,6 +18,7 @@ pub(super) fn test(root: &Path) -> Test {
         name: SCRIPT.to_string(),
         kind: Kind::Script,
         executable: root.join(SCRIPT),
+        arguments: Vec::new(),
         directory: root.to_path_buf(),
     }
 }

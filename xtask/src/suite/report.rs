@@ -42,6 +42,21 @@ pub(super) fn remember(root: &Path, mut times: BTreeMap<String, Duration>, ran: 
     let _ = fs::write(file(root), lines);
 }
 
+/// Processor time of all children that have ended, and of theirs: user and system. Zero where `/proc` does
+/// not tell.
+pub(super) fn processor_time() -> Duration {
+    processor_time_of(&fs::read_to_string("/proc/self/stat").unwrap_or_default())
+}
+
+/// Fields 16 and 17 of `/proc/PID/stat`, in hundredths of a second. The second field, a name, is in
+/// parentheses and may have spaces.
+fn processor_time_of(stat: &str) -> Duration {
+    let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks = behind_name.split_whitespace().skip(13).take(2);
+    let ticks: u64 = ticks.filter_map(|field| field.parse::<u64>().ok()).sum();
+    Duration::from_millis(ticks * 10)
+}
+
 /// Prints all of it; the error names the failures.
 pub(super) fn print(ran: &[Ran]) -> Result<(), String> {
     for (reason, count) in skipped(ran) {
@@ -118,6 +133,13 @@ mod tests {
         let skip = |title| ran(title, Outcome::Passed, "running 1 test\nSKIPPED: no `fio`\nok\n");
         let all = [skip("a"), skip("b"), ran("c", Outcome::Failed, "SKIPPED: x")];
         assert_eq!(skipped(&all), BTreeMap::from([("SKIPPED: no `fio`", 2)]));
+    }
+
+    #[test]
+    fn the_processor_time_of_children_is_read_behind_any_name() {
+        let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 9 8 0 0 11 12 130 14 20 0 1 0 5 6 7";
+        assert_eq!(processor_time_of(stat), Duration::from_millis(1440));
+        assert_eq!(processor_time_of(""), Duration::ZERO);
     }
 
     #[test]

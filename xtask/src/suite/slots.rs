@@ -97,8 +97,11 @@ fn start(test: &Test) -> std::io::Result<(Child, File)> {
             tree::checked(&mut command);
             command.env(BUILD_LINE, plan::build_line());
         }
+        Kind::Checked => tree::checked(&mut command),
+        Kind::Cargo => (),
     }
     let child = command
+        .args(&test.arguments)
         .current_dir(&test.directory)
         .env(BUILT, "1")
         .stdin(Stdio::null())
@@ -140,6 +143,7 @@ mod tests {
             name: name.into(),
             kind: Kind::Harness,
             executable: std::env::current_exe().expect("this test has a path"),
+            arguments: Vec::new(),
             directory: std::env::current_dir().expect("it runs somewhere"),
         })
     }
