@@ -15,8 +15,9 @@ use crate::tree;
 /// A test that takes longer is stuck. The longest take a minute alone on a machine of two cores.
 pub(super) const LIMIT: Duration = Duration::from_secs(400);
 
-/// Tests at a time for each core: most of them wait for processes and disks.
-const TESTS_PER_CORE: usize = 2;
+/// Tests at a time for each core: most of them wait for processes and disks. One after the other they take
+/// twice their processor time, so with two for each core it idles whenever both wait.
+const TESTS_PER_CORE: usize = 3;
 
 /// How often a running test is looked at.
 const LOOK: Duration = Duration::from_millis(3);
