@@ -21,6 +21,13 @@ pub enum TlsMode {
 }
 
 impl TlsMode {
+    pub(crate) fn keys(&self) -> Option<&TlsKeys> {
+        match self {
+            TlsMode::Off => None,
+            TlsMode::On(keys) | TlsMode::Require(keys) => Some(keys),
+        }
+    }
+
     pub(crate) fn policy(&self) -> TlsPolicy {
         match self {
             TlsMode::Off => TlsPolicy::Off,
@@ -97,6 +104,9 @@ pub(crate) fn check(config: &NbdServerConfig) -> Result<(), NbdStartError> {
     }
     if config.exports.is_empty() || config.exports.len() > EXPORTS_MAX {
         return refuse(format!("a server must have 1 to {EXPORTS_MAX} exports"));
+    }
+    if matches!(&config.tls, TlsMode::On(keys) if keys.has_clients()) {
+        return refuse("a client without TLS would open every export; require TLS".into());
     }
     for (index, export) in config.exports.iter().enumerate() {
         if !handshake::fits(&export.name) || !handshake::fits(&export.description) {

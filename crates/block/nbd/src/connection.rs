@@ -4,14 +4,17 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
+use rustls::pki_types::CertificateDer;
+
 use crate::buffer::InputBuffer;
+use crate::client_names::names_of;
 use crate::command::NbdSession;
-use crate::config::TlsMode;
 use crate::handshake::{self, ExportOffer, HandshakeStep, NbdHandshake};
 use crate::limit::HANDSHAKE_TIMEOUT;
 use crate::server::NbdServerState;
 use crate::stats::NbdStats;
 use crate::stream::{ClientSocket, NbdStream, ReceiveResult, ReceiveWait};
+use crate::tls::TlsKeys;
 use crate::transmit::Transmission;
 
 /// Reason why a client got no export.
@@ -23,6 +26,8 @@ enum HandshakeFailure {
     CutOff,
     #[error("the client did not choose an export in time")]
     TimedOut,
+    #[error("the client's certificate was revoked or lost the export during the handshake")]
+    Revoked,
     #[error("the connection failed during the handshake: {0}")]
     Socket(io::Error),
 }
@@ -37,19 +42,31 @@ impl From<io::Error> for HandshakeFailure {
     }
 }
 
-/// Serves one client. `chosen` is called once the client has chosen an export.
+/// A client's choice of an export.
+pub(crate) struct ChosenExport {
+    pub(crate) session: NbdSession,
+    /// Certificates that the client has shown, and the keys by which they were verified.
+    pub(crate) shown: Option<(Vec<CertificateDer<'static>>, TlsKeys)>,
+}
+
+/// Serves one client. `chosen` is called once the client has chosen an export, and may refuse it.
 pub(crate) fn serve(
     shared: &NbdServerState,
     fd: Arc<std::os::fd::OwnedFd>,
     peer: &str,
-    chosen: impl FnOnce(),
+    chosen: impl FnOnce(ChosenExport) -> bool,
 ) {
     let mut stream = NbdStream::new(ClientSocket::new(fd, Instant::now() + HANDSHAKE_TIMEOUT));
     let mut input = InputBuffer::new();
-    let session = negotiate(shared, &mut stream, &mut input);
+    let session = negotiate(shared, &mut stream, &mut input, peer).and_then(|choice| {
+        let session = choice.session;
+        match chosen(choice) {
+            true => Ok(session),
+            false => Err(HandshakeFailure::Revoked),
+        }
+    });
     match session {
         Ok(session) => {
-            chosen();
             stream.lift_deadline();
             transmit(shared, &mut stream, input, session, peer);
         }
@@ -101,9 +118,12 @@ fn negotiate(
     shared: &NbdServerState,
     stream: &mut NbdStream,
     input: &mut InputBuffer,
-) -> Result<NbdSession, HandshakeFailure> {
+    peer: &str,
+) -> Result<ChosenExport, HandshakeFailure> {
+    let tls = shared.tls();
+    let mut shown = None;
     let offers: Vec<ExportOffer> = shared.exports.iter().map(|export| export.offer()).collect();
-    let mut handshake = NbdHandshake::new(&offers, shared.tls.policy());
+    let mut handshake = NbdHandshake::new(&offers, tls.policy());
     let mut out = Vec::new();
     handshake.greet(&mut out);
     loop {
@@ -121,9 +141,8 @@ fn negotiate(
             HandshakeStep::StartTls => {
                 stream.send(&out)?;
                 out.clear();
-                let (TlsMode::On(keys) | TlsMode::Require(keys)) = &shared.tls else {
-                    unreachable!("without certificates the handshake refuses to encrypt")
-                };
+                let keys = tls.keys();
+                let keys = keys.expect("without certificates the handshake refuses to encrypt");
                 // The handshake has checked that no unencrypted bytes follow the request.
                 assert!(
                     input.bytes().is_empty(),
@@ -131,10 +150,18 @@ fn negotiate(
                 );
                 stream.encrypt(&keys.config)?;
                 handshake.encrypted();
+                let certificates = stream.certificates();
+                let names = certificates.first().map(names_of).unwrap_or_default();
+                let opens = |offer: &ExportOffer| keys.opens(&names, &offer.name);
+                handshake.permit(offers.iter().map(opens).collect());
+                if !offers.iter().any(opens) {
+                    tracing::warn!(peer, ?names, "the client's certificate opens no export here");
+                }
+                shown = Some((certificates, keys.clone()));
             }
             HandshakeStep::Transmit(session) => {
                 stream.send(&out)?;
-                return Ok(session);
+                return Ok(ChosenExport { session, shown });
             }
             HandshakeStep::End(end) => {
                 stream.send(&out)?;

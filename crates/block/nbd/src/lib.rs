@@ -17,6 +17,7 @@
 //! | [`command`] | which requests may be executed |
 //! | `transmit` | order of starting, completing and answering requests |
 //! | `stream`, `tls` | bytes over a socket, encrypted or not |
+//! | `client_names` | which certificate opens which exports |
 //! | [`NbdServer`] | accepting, limiting and ending connections |
 //! | [`limit`] | all bounds |
 //!
@@ -25,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod buffer;
+mod client_names;
 pub mod command;
 mod config;
 mod connection;
@@ -41,6 +43,7 @@ mod tls;
 mod transmit;
 pub mod wire;
 
+pub use client_names::ClientNamesError;
 pub use config::{NbdExport, NbdServerConfig, NbdStartError, TlsMode};
 pub use kernel::{kernel_flags, serve_kernel};
 pub use memory::MemoryDevice;

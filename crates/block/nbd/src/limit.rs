@@ -45,6 +45,8 @@ pub const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_sec
 pub const STOP_GRACE: std::time::Duration = std::time::Duration::from_secs(5);
 /// Time that an ending connection gives its client to read the last replies.
 pub const CLOSE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
+/// Maximum bytes of the file that says which certificate opens which exports.
+pub const CLIENTS_FILE_BYTES_MAX: u64 = 1 << 20;
 /// Maximum number of exports of one server.
 pub const EXPORTS_MAX: usize = 64;
 /// Maximum bytes of an export's name or description; the protocol allows 4096.

@@ -13,11 +13,13 @@ use netram_transport::{
 };
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle};
 use rustix::net::{Shutdown, shutdown};
+use rustls::pki_types::CertificateDer;
 
 use crate::config::{NbdExport, NbdServerConfig, NbdStartError, TlsMode, check};
-use crate::connection;
+use crate::connection::{self, ChosenExport};
 use crate::limit::{CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, PENDING_CONNECTIONS_MAX, PENDING_GRACE, STOP_GRACE};
 use crate::stats::{NbdCounters, NbdStats};
+use crate::tls::{TlsError, TlsKeys};
 
 /// Delay after a failed `accept`, for example when file descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -31,6 +33,8 @@ struct ConnectionEntry {
     fd: Arc<OwnedFd>,
     /// Index among the connections whose client has not chosen an export yet; `None` once it has.
     pending: Option<usize>,
+    /// Certificates that the client has shown, and the index of its export, once it has chosen one.
+    shown: Option<(Vec<CertificateDer<'static>>, usize)>,
 }
 
 struct Connections {
@@ -84,6 +88,7 @@ impl Connections {
         let entry = ConnectionEntry {
             fd: Arc::clone(fd),
             pending: Some(pending),
+            shown: None,
         };
         self.entries.insert(id, entry);
         Some(id)
@@ -105,7 +110,7 @@ impl Connections {
 /// State shared by all threads.
 pub(crate) struct NbdServerState {
     pub(crate) exports: Vec<NbdExport>,
-    pub(crate) tls: TlsMode,
+    tls: Mutex<TlsMode>,
     pub(crate) counters: NbdCounters,
     stopping: AtomicBool,
     connections: Mutex<Connections>,
@@ -117,7 +122,7 @@ impl NbdServerState {
     pub(crate) fn new(exports: Vec<NbdExport>, tls: TlsMode) -> NbdServerState {
         NbdServerState {
             exports,
-            tls,
+            tls: Mutex::new(tls),
             counters: NbdCounters::default(),
             stopping: AtomicBool::new(false),
             connections: Mutex::default(),
@@ -127,6 +132,32 @@ impl NbdServerState {
 
     pub(crate) fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Encryption of new connections. Keys are shared, not copied.
+    pub(crate) fn tls(&self) -> TlsMode {
+        self.tls
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .clone()
+    }
+
+    /// Notes that a client has chosen an export; `false` if new keys do not admit it any more.
+    fn on_chosen(&self, id: u64, choice: ChosenExport) -> bool {
+        let export = choice.session.export;
+        let mut connections = self.connections();
+        connections.on_chosen(id);
+        let Some((certificates, keys)) = choice.shown else {
+            return true;
+        };
+        if let Some(entry) = connections.entries.get_mut(&id) {
+            entry.shown = Some((certificates.clone(), export));
+        }
+        drop(connections);
+        // Keys that come from here on look at the entry.
+        let now = self.tls();
+        let now = now.keys().expect("a server never stops to have keys");
+        Arc::ptr_eq(&now.config, &keys.config) || now.admits(&certificates, &self.exports[export].name)
     }
 
     fn connections(&self) -> MutexGuard<'_, Connections> {
@@ -203,6 +234,41 @@ impl NbdServer {
     /// Addresses with resolved names and the ports chosen by the operating system.
     pub fn addresses(&self) -> &[NetAddress] {
         &self.addresses
+    }
+
+    /// Uses these certificates, revocations and names of clients from now on, and ends the sessions that they
+    /// do not admit. Other sessions go on. Returns the number of sessions ended.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError::NotRevoked`] if the list of revoked certificates is gone. The former keys stay in use.
+    pub fn reload(&self, keys: TlsKeys) -> Result<usize, TlsError> {
+        {
+            let mut tls = self
+                .shared
+                .tls
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner());
+            if let Some(former) = tls.keys() {
+                keys.check_successor_of(former)?;
+            }
+            match &mut *tls {
+                TlsMode::Off => return Ok(0),
+                TlsMode::On(present) | TlsMode::Require(present) => *present = keys.clone(),
+            }
+        }
+        let mut ended = 0;
+        for entry in self.shared.connections().entries.values() {
+            let Some((certificates, export)) = &entry.shown else {
+                continue;
+            };
+            if !keys.admits(certificates, &self.shared.exports[*export].name) {
+                // It may be closed already.
+                let _ = shutdown(&*entry.fd, Shutdown::Both);
+                ended += 1;
+            }
+        }
+        Ok(ended)
     }
 
     /// Counts so far.
@@ -340,8 +406,8 @@ fn admit(shared: &Arc<NbdServerState>, socket: OwnedFd, peer: String) {
         .spawn(move || {
             let registered = registered;
             let shared = Arc::clone(&registered.shared);
-            connection::serve(&shared, fd, &peer, || {
-                shared.connections().on_chosen(registered.id);
+            connection::serve(&shared, fd, &peer, |choice| {
+                shared.on_chosen(registered.id, choice)
             });
         });
     match spawned {

@@ -8,6 +8,7 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+use rustls::pki_types::CertificateDer;
 use rustls::{ServerConfig, ServerConnection};
 
 use crate::limit::CLOSE_TIMEOUT;
@@ -154,6 +155,16 @@ impl NbdStream {
         }
         self.tls = Some(Box::new(tls));
         Ok(())
+    }
+
+    /// Chain of certificates that the client showed, its own first; empty without TLS.
+    pub(crate) fn certificates(&self) -> Vec<CertificateDer<'static>> {
+        let shown = self.tls.as_ref().and_then(|tls| tls.peer_certificates());
+        let shown = shown.unwrap_or_default();
+        shown
+            .iter()
+            .map(|certificate| certificate.clone().into_owned())
+            .collect()
     }
 
     pub(crate) fn receive(&mut self, into: &mut [u8], wait: ReceiveWait) -> io::Result<ReceiveResult> {

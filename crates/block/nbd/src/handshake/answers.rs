@@ -10,10 +10,9 @@ use crate::wire::{BASE_ALLOCATION, BASE_ALLOCATION_ID, export, info};
 
 impl NbdHandshake<'_> {
     fn find(&self, name: &[u8]) -> Option<usize> {
-        if name.is_empty() {
-            return Some(0);
-        }
-        self.offers.iter().position(|offer| offer.name.as_bytes() == name)
+        let mut present = self.present();
+        let found = present.find(|(_, offer)| name.is_empty() || offer.name.as_bytes() == name);
+        found.map(|(index, _)| index)
     }
 
     fn session(&self, index: usize) -> NbdSession {
@@ -56,7 +55,7 @@ impl NbdHandshake<'_> {
     }
 
     pub(super) fn on_list(&self, raw: u32, out: &mut Vec<u8>) -> HandshakeStep {
-        for offer in self.offers {
+        for (_, offer) in self.present() {
             let name = offer.name.as_bytes();
             let length = (name.len() as u32).to_be_bytes();
             let description = offer.description.as_bytes();

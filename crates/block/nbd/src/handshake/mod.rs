@@ -96,13 +96,16 @@ pub struct NbdHandshake<'a> {
     secure: bool,
     structured: bool,
     extended: bool,
+    /// Which exports the client may open; `None`: all.
+    permitted: Option<Vec<bool>>,
     /// Index of the export for which `base:allocation` was chosen.
     allocation: Option<usize>,
     options: u32,
 }
 
 impl<'a> NbdHandshake<'a> {
-    /// Creates a handshake for these exports; an empty name means the first one.
+    /// Creates a handshake for these exports; an empty name means the first one that the
+    /// client may open.
     pub fn new(offers: &'a [ExportOffer], tls: TlsPolicy) -> NbdHandshake<'a> {
         assert!(!offers.is_empty(), "a server must have an export");
         NbdHandshake {
@@ -114,6 +117,7 @@ impl<'a> NbdHandshake<'a> {
             secure: false,
             structured: false,
             extended: false,
+            permitted: None,
             allocation: None,
             options: 0,
         }
@@ -145,6 +149,22 @@ impl<'a> NbdHandshake<'a> {
         self.extended = false;
         self.allocation = None;
         self.phase = Phase::Options;
+    }
+
+    /// The client's certificate opens only these exports, in the order of the offers; for the client, others do
+    /// not exist.
+    pub fn permit(&mut self, permitted: Vec<bool>) {
+        assert_eq!(permitted.len(), self.offers.len(), "one answer for each export");
+        self.permitted = Some(permitted);
+    }
+
+    /// Exports that exist for this client, with their indices.
+    fn present(&self) -> impl Iterator<Item = (usize, &ExportOffer)> {
+        let is_present = |index: usize| self.permitted.as_ref().is_none_or(|permitted| permitted[index]);
+        self.offers
+            .iter()
+            .enumerate()
+            .filter(move |(index, _)| is_present(*index))
     }
 
     fn end(&mut self, taken: usize, end: HandshakeEnd) -> (usize, HandshakeStep) {

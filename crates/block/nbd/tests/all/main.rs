@@ -9,4 +9,5 @@ mod hostile;
 mod kernel;
 mod requests;
 mod tls;
+mod tls_clients;
 mod tools;
