@@ -19,12 +19,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use netram_block_machine::ReplicaIdentity;
 use netram_journal::seal::{DataKey, KEY_BYTES};
+use netram_process::secret::{self, SecretRefusal};
 use netram_transport::Security;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -52,13 +53,13 @@ pub enum RecoveryKeyError {
         /// The system's error.
         source: io::Error,
     },
-    /// Others can read or write the file.
-    #[error("the recovery key {path} has mode {mode:04o}, others may read it; run: chmod 600 {path}")]
-    TooOpen {
+    /// Others may have read or changed the file.
+    #[error("the recovery key {path}: {source}")]
+    Exposed {
         /// The key's file.
         path: PathBuf,
-        /// The file's permission bits.
-        mode: u32,
+        /// Mode or owner that it has.
+        source: SecretRefusal,
     },
     /// The text is no recovery key.
     #[error("not a recovery key: expected one line, `netram-recovery-1:` and 64 hexadecimal digits")]
@@ -108,11 +109,11 @@ impl RecoveryKey {
         RecoveryKey(Zeroizing::new(random()))
     }
 
-    /// Reads a key's file, or standard input if `path` is `-`. A file that others may read is refused;
-    /// systemd's credentials, which have mode 0440, are not.
+    /// Reads a key's file, or standard input if `path` is `-`. A file that others may have read or changed is
+    /// refused ([`secret::check`]).
     ///
     /// # Errors
-    /// [`RecoveryKeyError`] if the file cannot be read, is too open, or has no key.
+    /// [`RecoveryKeyError`] if the file cannot be read, is exposed, or has no key.
     pub fn load(path: &Path) -> Result<RecoveryKey, RecoveryKeyError> {
         let unreadable = |source| RecoveryKeyError::Unreadable {
             path: path.to_owned(),
@@ -122,17 +123,10 @@ impl RecoveryKey {
             return read_key(io::stdin()).map_err(unreadable)?;
         }
         let file = File::open(path).map_err(unreadable)?;
-        // The mode is read from the open file, so that it belongs to the bytes read below.
-        let mode = file.metadata().map_err(unreadable)?.permissions().mode() & 0o7777;
-        let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").filter(|directory| !directory.is_empty());
-        let others = match credentials.is_some_and(|directory| path.starts_with(directory)) {
-            true => 0o037,
-            false => 0o077,
-        };
-        if mode & others != 0 {
-            let path = path.to_owned();
-            return Err(RecoveryKeyError::TooOpen { path, mode });
-        }
+        secret::check(&file, path).map_err(|source| RecoveryKeyError::Exposed {
+            path: path.to_owned(),
+            source,
+        })?;
         read_key(file).map_err(unreadable)?
     }
 
@@ -293,6 +287,7 @@ fn random<const N: usize>() -> [u8; N] {
 mod tests {
     use super::*;
     use netram_proto::id::JournalId;
+    use std::os::unix::fs::{PermissionsExt, chown};
 
     const IDENTITY: ReplicaIdentity = ReplicaIdentity {
         volume: 7,
@@ -351,7 +346,10 @@ mod tests {
         ));
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
         let refused = RecoveryKey::load(&path).unwrap_err();
-        assert!(matches!(refused, RecoveryKeyError::TooOpen { mode: 0o640, .. }));
+        let is_too_open =
+            |refused: &SecretRefusal| matches!(refused, SecretRefusal::TooOpen { mode: 0o640, .. });
+        assert!(matches!(&refused, RecoveryKeyError::Exposed { source, .. } if is_too_open(source)));
+        assert!(refused.to_string().contains("chmod 600"), "{refused}");
         let text = key.to_text();
         for bad in ["", &text[1..], &text[..text.len() - 1], &text.replace(':', "=")] {
             assert!(matches!(
@@ -360,5 +358,23 @@ mod tests {
             ));
         }
         assert_eq!(format!("{key:?}"), "RecoveryKey(secret)");
+    }
+
+    /// A user's file in a directory of that user's: root restored a volume with a key that the user knew.
+    #[test]
+    fn a_key_of_another_users_is_refused() {
+        const USER: u32 = 12_345;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("recovery");
+        RecoveryKey::generate().save_new(&path).unwrap();
+        let given = chown(&path, Some(USER), None).and_then(|()| chown(directory.path(), Some(USER), None));
+        if let Err(error) = given {
+            eprintln!("\nSKIPPED: giving files away needs root: {error}");
+            return;
+        }
+        let refused = RecoveryKey::load(&path).unwrap_err();
+        let is_foreign =
+            |refused: &SecretRefusal| matches!(refused, SecretRefusal::Foreign { owner: USER, .. });
+        assert!(matches!(&refused, RecoveryKeyError::Exposed { source, .. } if is_foreign(source)));
     }
 }

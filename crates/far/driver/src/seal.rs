@@ -13,6 +13,7 @@ use netram_far_machine::limit::PAGE_BYTES;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::error::Unspecified;
 use ring::rand::{SecureRandom, SystemRandom};
+use zeroize::Zeroizing;
 
 use crate::block_cipher::BlockCipher;
 use crate::compression::PlainPage;
@@ -92,13 +93,14 @@ impl PageCipher {
 impl PageSealer {
     /// A sealer with a new random key.
     pub(crate) fn generate(form: SealForm) -> Result<PageSealer, Unspecified> {
-        let (mut key, mut marks) = ([0; 32], [0; 32]);
-        SystemRandom::new().fill(&mut key)?;
-        SystemRandom::new().fill(&mut marks)?;
+        // Erased here; `BlockCipher` erases what it makes of them, and `ring` keeps its own until the process ends.
+        let [mut key, mut marks] = [(); 2].map(|()| Zeroizing::new([0; 32]));
+        SystemRandom::new().fill(&mut key[..])?;
+        SystemRandom::new().fill(&mut marks[..])?;
         Ok(PageSealer {
             cipher: Arc::new(PageCipher {
                 form,
-                key: LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key)?),
+                key: LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key[..])?),
             }),
             blocks: Arc::new(BlockCipher::new(&key, &marks)),
             tags: Vec::new(),
