@@ -36,6 +36,7 @@ wanted=(
 	"redis-server redis-server keeps its values in far memory, and saves them by a child"
 	"mariadbd mariadb-server runs transactions whose redo log is on a mount that is killed under it"
 	"setpriv util-linux is another user, who may do less"
+	"systemd-analyze systemd judges what the units expose"
 	"ps procps shows what a failed test left running, and its limits"
 )
 

@@ -12,6 +12,7 @@ mod links;
 mod named_tests;
 mod package;
 mod prose;
+mod sbom;
 mod style;
 mod suite;
 mod tree;
@@ -36,7 +37,8 @@ Commands:
   layers            dependencies between crates point down only
   style             file and function length, leftovers, where unsafe may stand
   prose             openings of doc comments, names of types defined twice, long lines: counted, and limited
-  package           what is published can be packaged, and says what it is
+  package           what is published can be packaged, and says what it is; with the bill of materials
+  sbom              the bill of materials of a release: target/package/netram.cdx.json
   docs              links in *.md resolve; paths and tests named in ARCHITECTURE.md and docs/ exist
   sim --seeds N [--from S] [--threads T]
                     run N seeds of the simulator, from seed S on, on T threads
@@ -66,6 +68,7 @@ fn main() -> ExitCode {
         Command::Docs => links::run(),
         Command::Package => package::run(),
         Command::Prose => prose::run(),
+        Command::Sbom => sbom::run(),
         Command::Sim(seeds) => check::sim(seeds),
     };
     match outcome {
@@ -86,6 +89,7 @@ enum Command {
     Docs,
     Package,
     Prose,
+    Sbom,
     /// Those that contain one of these texts, or all.
     Test(Vec<String>),
     Build,
@@ -118,6 +122,7 @@ fn parse(args: &[String]) -> Result<Command, String> {
         "docs" => Command::Docs,
         "package" => Command::Package,
         "prose" => Command::Prose,
+        "sbom" => Command::Sbom,
         other => return Err(format!("no command `{other}`")),
     };
     match rest.first() {

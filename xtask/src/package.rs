@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::tree;
+use crate::{sbom, tree};
 
 /// Checks the manifests of everything published, and packages it. Nothing is compiled again and nothing is
 /// sent.
@@ -34,7 +34,7 @@ pub(crate) fn run() -> Result<(), String> {
         return Err(format!("`cargo package`: {status}"));
     }
     println!("package: {} packages", published.len());
-    Ok(())
+    sbom::run()
 }
 
 fn metadata(root: &Path) -> Result<Value, String> {
