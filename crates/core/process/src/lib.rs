@@ -9,6 +9,7 @@
 //! | [`library`] | finds a shared library that netram loads into other programs |
 //! | [`this_program`] | returns the path of the running program's file |
 //! | [`die_with_parent`] | makes the kernel kill this process when its parent ends |
+//! | [`hide_memory`] | keeps this process out of core dumps and debuggers |
 //! | [`files`] | opens files in directories that another user may be able to write |
 //! | [`rights`] | says with whose rights root works on a path, and takes them |
 //! | [`secret`] | checks mode and owner of a file that holds a secret |
@@ -24,7 +25,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::process::Signal;
+use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior};
 
 /// Directories that are searched for libraries, relative to the running program's: those of a build and of an
 /// installation.
@@ -120,6 +121,16 @@ pub fn this_program() -> io::Result<PathBuf> {
     let link = Path::new("/proc/self/exe");
     File::open(link)?;
     fs::read_link(link)
+}
+
+/// Keeps this process out of core dumps, and away from debuggers of its user's other processes: it holds keys
+/// for as long as it runs. An ordinary user's process can no longer change its files in /proc.
+///
+/// # Errors
+///
+/// The kernel refused the request.
+pub fn hide_memory() -> io::Result<()> {
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
 /// Makes the kernel kill this process when the thread that started it ends, so that no child process is left

@@ -11,6 +11,12 @@ use netram_far_machine::limit::BLOCK_BYTES;
 
 type Block = aes::Block;
 
+/// Round keys are erased with their cipher: `aes` does so by a feature, which could get lost.
+const _: fn() = || {
+    fn is_erased<T: zeroize::ZeroizeOnDrop>() {}
+    is_erased::<Aes256>();
+};
+
 /// Number of blocks encrypted together: enough to keep the processor's AES units busy.
 const TOGETHER: usize = 32;
 

@@ -93,7 +93,8 @@ impl PageCipher {
 impl PageSealer {
     /// A sealer with a new random key.
     pub(crate) fn generate(form: SealForm) -> Result<PageSealer, Unspecified> {
-        // Erased here; `BlockCipher` erases what it makes of them, and `ring` keeps its own until the process ends.
+        // Erased here; `BlockCipher` erases what it makes of them, and `ring` keeps its own until the process
+        // ends.
         let [mut key, mut marks] = [(); 2].map(|()| Zeroizing::new([0; 32]));
         SystemRandom::new().fill(&mut key[..])?;
         SystemRandom::new().fill(&mut marks[..])?;

@@ -122,6 +122,7 @@ impl AttachDirectory {
         if volume::is_volume(&self.on) {
             return self.on_volume();
         }
+        netram_process::hide_memory().context("leaving the process out of core dumps")?;
         if self.format.is_some() {
             let sentence = format!(
                 "--format makes a file system on a volume, and {} is not one",
