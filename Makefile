@@ -11,6 +11,7 @@ LAB     := $(TARGET)/release/netram-lab
 BIN     := $(DESTDIR)$(PREFIX)/bin
 SHARE   := $(DESTDIR)$(PREFIX)/share
 UNITS   := $(DESTDIR)$(PREFIX)/lib/systemd/system
+SERVICES   := netram-lender.service netram-shared@.service netram-volume@.service netram-volume-server@.service
 SYSUSERS   := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 
 LIBRVM  := packaging/librvm/install.sh
@@ -99,10 +100,9 @@ install:
 	$(NETRAM) completions zsh > $(SHARE)/zsh/site-functions/_netram
 	$(NETRAM) completions fish > $(SHARE)/fish/vendor_completions.d/netram.fish
 	install -d $(UNITS)
-	sed 's|/usr/local/bin|$(PREFIX)/bin|' packaging/netram-lender.service > $(UNITS)/netram-lender.service
-	sed 's|/usr/local/bin|$(PREFIX)/bin|' packaging/netram-volume@.service > $(UNITS)/netram-volume@.service
-	sed 's|/usr/local/bin|$(PREFIX)/bin|' packaging/netram-shared@.service > $(UNITS)/netram-shared@.service
-	chmod 644 $(UNITS)/netram-lender.service $(UNITS)/netram-volume@.service $(UNITS)/netram-shared@.service
+	for unit in $(SERVICES); do \
+		sed 's|/usr/local/bin|$(PREFIX)/bin|' packaging/$$unit > $(UNITS)/$$unit && chmod 644 $(UNITS)/$$unit || exit 1; \
+	done
 	install -D -m 644 packaging/netram.sysusers $(SYSUSERS)/netram.conf
 	$(LIBRVM) install $(TARGET)/release $(PREFIX) "$(DESTDIR)"
 	$(LDCONFIG)
@@ -117,8 +117,7 @@ uninstall:
 	rm -f $(BIN)/netram-lab $(OWN)/libnetram_tracer.so $(OWN)/libnetram_preload.so $(OWN)/libnetram_sqlite.so
 	rm -f $(BIN)/netram $(SHARE)/man/man1/netram.1 $(SHARE)/man/man1/netram-*.1
 	rm -f $(SHARE)/bash-completion/completions/netram $(SHARE)/zsh/site-functions/_netram
-	rm -f $(SHARE)/fish/vendor_completions.d/netram.fish $(UNITS)/netram-lender.service $(UNITS)/netram-volume@.service
-	rm -f $(UNITS)/netram-shared@.service $(SYSUSERS)/netram.conf
+	rm -f $(SHARE)/fish/vendor_completions.d/netram.fish $(addprefix $(UNITS)/,$(SERVICES)) $(SYSUSERS)/netram.conf
 	$(LIBRVM) uninstall $(TARGET)/release $(PREFIX) "$(DESTDIR)"
 	$(LDCONFIG)
 

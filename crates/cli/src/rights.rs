@@ -17,7 +17,7 @@ const NOUNS: [&str; 9] = [
 ];
 /// Arguments that are no data of a user's. A key's owner and mode are checked where it is read, and a store's
 /// where it is opened; the rest is root's choice and only read.
-const NOT_DATA: [&str; 7] = [
+const NOT_DATA: [&str; 8] = [
     "config",
     "data_key_file",
     "data_lender_key_file",
@@ -25,6 +25,7 @@ const NOT_DATA: [&str; 7] = [
     "proc",
     "store",
     "tls",
+    "tls_clients",
 ];
 /// Commands that use a path as a name, or that open by descriptor what a user can write (`netram-mount`).
 const BY_NAME: [(&str, &str, &str); 5] = [
@@ -49,6 +50,10 @@ pub(crate) fn take(matches: &ArgMatches) -> Result<()> {
         return Ok(());
     }
     let (verb, arguments) = verbs.subcommand().unwrap_or(("", verbs));
+    if (noun, verb) == ("volume", "attach") && has(arguments, "server_user") {
+        // The path is a name here; the volume is opened by the user's own process.
+        return Ok(());
+    }
     let paths = paths_of(noun, verb, arguments);
     let mut owner = owner_of(paths.iter().map(PathBuf::as_path))?;
     if let ("mount", "recover", Some(dir)) = (noun, verb, path(arguments, "dir")) {
@@ -61,7 +66,7 @@ pub(crate) fn take(matches: &ArgMatches) -> Result<()> {
         let PathOwner { user, path, .. } = owner;
         bail!(
             "{0} belongs to user {user}, and a block device is made by root, who works on no files of a user's: give the \
-             volume to root (chown -R root {0}), or serve it as that user (netram volume serve)",
+             volume to root (chown -R root {0}), or let that user serve it (netram volume attach --server-user {user})",
             path.display()
         );
     }
@@ -84,6 +89,10 @@ fn paths_of(noun: &str, verb: &str, arguments: &ArgMatches) -> Vec<PathBuf> {
         .filter(|path| (noun, verb) != ("volume", "status") || path.exists())
         .cloned()
         .collect()
+}
+
+fn has(arguments: &ArgMatches, id: &str) -> bool {
+    matches!(arguments.try_contains_id(id), Ok(true))
 }
 
 fn path<'a>(arguments: &'a ArgMatches, id: &str) -> Option<&'a Path> {

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use netram_attach::{AttachMethod, AttachRequest, Registry, ReleaseOutcome, VolumeAttachment, attach};
+use netram_attach::{
+    AttachMethod, AttachRequest, Registry, ReleaseOutcome, ServerSource, VolumeAttachment, attach,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::child::{ChildJob, PART, role_argument};
@@ -157,7 +159,7 @@ impl BlockDevice {
             restart: false,
             hung_after: None,
         };
-        let attached = attach(claim, &request, server).context("attach a device")?;
+        let attached = attach(claim, &request, ServerSource::Start(server)).context("attach a device")?;
         Ok(BlockDevice {
             path: attached.record().device.clone(),
             kind: Some(DeviceBacking::Served(Box::new(attached), file)),

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! supervisor                         server
+//!   "output", descriptor ---------->   one that connected: this is its standard output from here on
 //!                                      begins to send "alive", once a second
-//!   "new" ------------------------->   opens the volume, mounts, offers the file on its standard output
+//!   mounts
+//!   "new", descriptor ------------->   opens the volume, answers, offers the file on its standard output
 //!   opens the file, binds the device
 //!   "give" ------------------------>
 //!   <--------------- "yes", descriptor  of the kernel's end of the session; or "no"
@@ -12,9 +14,11 @@
 //!   <---------------------- "serving"
 //!   ... the device is released ...
 //!   <----------------------- "ending"   no "alive" from here on: the volume is being closed
+//!   <----------------------- "closed"   one that connected: the volume is closed
 //! ```
 //!
-//! The supervisor gets the descriptor only once it waits for no answer of the server: while any process has
+//! The server needs no rights: the supervisor makes the mount and gives away the kernel's end of it. It gets
+//! that descriptor back only once it waits for no answer of the server: while any process has
 //! it open, the kernel waits for answers of a dead server. It sends "bound" instead of "give" if no other
 //! server may continue with the file, and with the kernel's NBD client, which has its end by then
 //! (`serve.rs`). Each message is one letter.
@@ -31,8 +35,10 @@ use rustix::net::{
 /// A message.
 #[derive(Debug)]
 pub(crate) enum HandoverMessage {
-    /// Begin with a new device.
-    New,
+    /// Write what the supervisor is to read here.
+    Output(OwnedFd),
+    /// Begin with the kernel's end of a new mount.
+    New(OwnedFd),
     /// Send the descriptor.
     Give,
     /// The descriptor.
@@ -47,10 +53,14 @@ pub(crate) enum HandoverMessage {
     Serving,
     /// The server is alive.
     Alive,
-    /// The server is about to end, and sends no more.
+    /// The server is about to end, and is alive without saying so.
     Ending,
+    /// The server has closed the volume. The supervisor does not get the exit status of a server that is not
+    /// its child.
+    Closed,
 }
 
+const OUTPUT: u8 = b'o';
 const NEW: u8 = b'n';
 const GIVE: u8 = b'g';
 const YES: u8 = b'y';
@@ -60,6 +70,7 @@ const BOUND: u8 = b'h';
 const SERVING: u8 = b's';
 const ALIVE: u8 = b'w';
 const ENDING: u8 = b'e';
+const CLOSED: u8 = b'c';
 
 /// Sends a message. The receiver gets a descriptor of its own.
 pub(crate) fn send_message(socket: impl AsFd, word: &HandoverMessage) -> io::Result<()> {
@@ -77,7 +88,8 @@ pub(crate) fn try_send_message(socket: impl AsFd, word: &HandoverMessage) -> io:
 
 fn send(socket: impl AsFd, word: &HandoverMessage, flags: SendFlags) -> io::Result<()> {
     let (letter, descriptor) = match word {
-        HandoverMessage::New => (NEW, None),
+        HandoverMessage::Output(descriptor) => (OUTPUT, Some(descriptor)),
+        HandoverMessage::New(descriptor) => (NEW, Some(descriptor)),
         HandoverMessage::Give => (GIVE, None),
         HandoverMessage::Yes(descriptor) => (YES, Some(descriptor)),
         HandoverMessage::No => (NO, None),
@@ -86,6 +98,7 @@ fn send(socket: impl AsFd, word: &HandoverMessage, flags: SendFlags) -> io::Resu
         HandoverMessage::Serving => (SERVING, None),
         HandoverMessage::Alive => (ALIVE, None),
         HandoverMessage::Ending => (ENDING, None),
+        HandoverMessage::Closed => (CLOSED, None),
     };
     let descriptors = descriptor.map(|descriptor| [descriptor.as_fd()]);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -129,7 +142,8 @@ fn receive(socket: impl AsFd, flags: RecvFlags) -> io::Result<Option<HandoverMes
     let odd = || io::Error::other("invalid message from the process at the other end");
     let word = match (heard.bytes, bytes[0], descriptors.next()) {
         (0, ..) => return Ok(None),
-        (_, NEW, None) => HandoverMessage::New,
+        (_, OUTPUT, Some(descriptor)) => HandoverMessage::Output(descriptor),
+        (_, NEW, Some(descriptor)) => HandoverMessage::New(descriptor),
         (_, GIVE, None) => HandoverMessage::Give,
         (_, YES, Some(descriptor)) => HandoverMessage::Yes(descriptor),
         (_, NO, None) => HandoverMessage::No,
@@ -138,6 +152,7 @@ fn receive(socket: impl AsFd, flags: RecvFlags) -> io::Result<Option<HandoverMes
         (_, SERVING, None) => HandoverMessage::Serving,
         (_, ALIVE, None) => HandoverMessage::Alive,
         (_, ENDING, None) => HandoverMessage::Ending,
+        (_, CLOSED, None) => HandoverMessage::Closed,
         _ => return Err(odd()),
     };
     Ok(Some(word))
@@ -169,7 +184,7 @@ mod tests {
         let mut said = String::new();
         reader.read_to_string(&mut said).unwrap();
         assert_eq!(said, "through");
-        for nonsense in [b"y", b"x", b"\0"] {
+        for nonsense in [b"y", b"n", b"x", b"\0"] {
             (&supervisor).write_all(nonsense).unwrap();
             assert!(receive_message(&server).is_err(), "{nonsense:?}");
         }

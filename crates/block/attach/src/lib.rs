@@ -14,6 +14,9 @@
 //! the volume and answers the kernel. The **supervisor** ([`attach()`]) does everything that may wait for the
 //! server: opening, binding and releasing the loop device.
 //!
+//! The server needs no rights: the supervisor makes the mount, and gives it the kernel's end. So another user
+//! may run it, whom the supervisor does not trust ([`ServerListener`]).
+//!
 //! The death of either process leaves nothing behind. The FUSE file system is not mounted at any path:
 //! only the loop device holds its one file, so it ends with the loop device. The loop device ends when its
 //! last user closes it, and the supervisor is one of them. Only a record in the [`Registry`] can remain,
@@ -57,6 +60,8 @@ mod release_task;
 mod restart_budget;
 mod serve;
 mod server;
+mod server_handle;
+mod server_listener;
 mod supervise;
 mod sys;
 mod ublk;
@@ -73,9 +78,11 @@ pub use registry::{
     name_of,
 };
 pub use restart_budget::RestartBudget;
-pub use serve::{AttachServeError, serve, serve_nbd};
+pub use serve::{AttachServeError, become_io_flusher, say_closed, serve, serve_nbd};
+pub use server_listener::{ServerListener, become_server};
 pub use supervise::{
-    AttachError, AttachRequest, DetachingDevice, ReleaseOutcome, ServerHealth, VolumeAttachment, attach,
+    AttachError, AttachRequest, DetachingDevice, ReleaseOutcome, ServerHealth, ServerSource,
+    VolumeAttachment, attach,
 };
 pub use ublk::{UblkError, serve_ublk};
 pub use users::{DeviceUser, users};

@@ -1,7 +1,7 @@
 //! The server: the process that has the volume open and answers the kernel.
 //!
 //! The server never opens its own file, nor anything that leads to it (see the crate's documentation). It
-//! ends when no process has that file open any more. It sends `file PATH` or `refused REASON` to the
+//! ends when no process has that file open any more. It sends `file NAME` or `refused REASON` to the
 //! supervisor on its standard output. Other messages use its standard input, a socket ([`crate::handover`]).
 //! For the kernel's NBD client it writes `socket NUMBER BYTES FLAGS`, with its own descriptor number of the
 //! kernel's end.
@@ -19,9 +19,8 @@ use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, so
 use rustix::process::Signal;
 
 use crate::fuse::file::FuseFile;
-use crate::fuse::mount::DetachedMount;
 use crate::fuse::session::FuseSession;
-use crate::handover::{HandoverMessage, receive_message, send_message};
+use crate::handover::{HandoverMessage, receive_message, send_message, try_send_message};
 use crate::heartbeat::Heartbeat;
 use crate::sys;
 use crate::ublk::UblkError;
@@ -75,17 +74,17 @@ pub fn serve<E: fmt::Display>(
     open: impl FnOnce() -> Result<Arc<dyn BlockDevice>, E>,
 ) -> Result<(), AttachServeError> {
     let pulse = prepare()?;
-    let taken = match receive_message(io::stdin())? {
-        Some(HandoverMessage::New) => None,
-        Some(HandoverMessage::Take(control)) => Some(control),
+    let word = match receive_message(io::stdin())? {
+        Some(word @ (HandoverMessage::New(_) | HandoverMessage::Take(_))) => word,
         // The supervisor is gone already.
         _ => return Ok(()),
     };
     let (session, device) = start(&pulse, open, |device| {
         let file = FuseFile::new(device);
-        match taken {
-            None => begin(file),
-            Some(control) => take_over(control, file),
+        match word {
+            HandoverMessage::New(control) => begin(control, file),
+            HandoverMessage::Take(control) => take_over(control, file),
+            _ => unreachable!("another message was refused"),
         }
     })?;
     session.join();
@@ -93,14 +92,11 @@ pub fn serve<E: fmt::Display>(
     device.flush().map_err(AttachServeError::Flush)
 }
 
-/// Creates the file, and keeps it until the supervisor has bound the device to it.
-fn begin(file: FuseFile) -> Result<FuseSession, AttachServeError> {
-    let DetachedMount { control, root } = DetachedMount::new()?;
+/// Serves the file in the supervisor's mount, and waits until the supervisor has bound the device to it.
+fn begin(control: OwnedFd, file: FuseFile) -> Result<FuseSession, AttachServeError> {
     let name = file.new_name();
     let session = FuseSession::begin(control, file)?;
-    // With this path other processes reach into a mount without a mount point.
-    let path = format!("/proc/{}/fd/{}/{name}", std::process::id(), root.as_raw_fd());
-    say_line(format_args!("{OFFER}{path}"))?;
+    say_line(format_args!("{OFFER}{name}"))?;
     leave_output()?;
     // By then the supervisor has the file open or is dead: the session ends with the last open file.
     let heard = receive_message(io::stdin());
@@ -109,7 +105,6 @@ fn begin(file: FuseFile) -> Result<FuseSession, AttachServeError> {
     {
         tracing::warn!(%error, "no other server can continue if this one is killed");
     }
-    drop::<OwnedFd>(root);
     Ok(session)
 }
 
@@ -220,14 +215,28 @@ pub(crate) fn prepare() -> io::Result<Heartbeat> {
     if let Err(error) = rustix::process::setsid() {
         tracing::debug!(%error, "this process already leads a process group");
     }
-    // Memory reclaim must not wait for this process to write something.
-    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
-        tracing::warn!(%error, "cannot mark this process as an I/O flusher; when memory is short, the kernel and this process may deadlock");
+    // A server of an ordinary user is marked already, and has given up the right to be.
+    if rustix::process::geteuid().is_root() {
+        become_io_flusher();
     }
     if let Err(error) = fs::write("/proc/self/oom_score_adj", OOM_SCORE) {
         tracing::warn!(%error, "cannot lower the OOM score; when memory is short, this process may be killed like any other");
     }
     Heartbeat::start()
+}
+
+/// Marks this process, and those that it starts or becomes, as one for which memory reclaim does not wait to
+/// write something. This takes CAP_SYS_RESOURCE.
+pub fn become_io_flusher() {
+    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
+        tracing::warn!(%error, "cannot mark this process as an I/O flusher; when memory is short, the kernel and this process may deadlock");
+    }
+}
+
+/// Tells the supervisor, at whose socket this process became a server, that the volume is closed.
+pub fn say_closed() {
+    // A supervisor that is gone does not miss it.
+    let _ = try_send_message(io::stdin(), &HandoverMessage::Closed);
 }
 
 pub(crate) fn say_line(line: fmt::Arguments<'_>) -> io::Result<()> {

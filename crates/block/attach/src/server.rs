@@ -3,32 +3,35 @@
 //! No function here blocks on a server except [`ServerProcess::offer`], which is for one that has no user
 //! yet.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::handover::{HandoverMessage, send_message, try_receive_message};
 use crate::process::ProcessIdentity;
 use crate::serve::{OFFER, REFUSAL, SOCKET_OFFER};
+use crate::server_handle::{ConnectedServer, ServerHandle};
 use crate::supervise::AttachError;
 use crate::ublk::{self, UblkStart};
 use crate::watchdog::{HEARTBEAT_INTERVAL, Watchdog};
 
 /// Maximum bytes of an output line; longer lines are not for the supervisor.
 const LINE_BYTES_MAX: usize = 64 * 1024;
+/// Maximum number of messages that are read at once: one server must not keep the supervisor from its
+/// signals.
+const MESSAGES_MAX: usize = 64;
 
 /// Offer of a server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DeviceOffer {
-    /// A file to bind a loop device to.
-    File(PathBuf),
+    /// Name of the file to bind a loop device to, in the mount that the server was given.
+    File(String),
     /// A socket: the server's descriptor number, and the description for the kernel.
     Socket { number: i32, bytes: u64, flags: u16 },
     /// A ublk device, by its number.
@@ -37,8 +40,8 @@ pub(crate) enum DeviceOffer {
 
 impl DeviceOffer {
     fn parse(line: &str) -> Option<DeviceOffer> {
-        if let Some(path) = line.strip_prefix(OFFER) {
-            return Some(DeviceOffer::File(path.into()));
+        if let Some(name) = line.strip_prefix(OFFER) {
+            return Some(DeviceOffer::File(name.into()));
         }
         if let Some(number) = line.strip_prefix(ublk::OFFER) {
             return Some(DeviceOffer::Device(number.parse().ok()?));
@@ -55,10 +58,10 @@ impl DeviceOffer {
 /// A server that was started.
 #[derive(Debug)]
 pub(crate) struct ServerProcess {
-    child: Child,
+    handle: ServerHandle,
     /// Socket for the messages in `handover.rs`.
     channel: UnixStream,
-    output: ChildStdout,
+    output: File,
     /// Incomplete output of the server.
     line: Vec<u8>,
     watchdog: Watchdog,
@@ -79,10 +82,35 @@ impl ServerProcess {
             .spawn();
         let mut child = started.map_err(AttachError::Start)?;
         let output = child.stdout.take().expect("the server's output is a pipe");
+        ServerProcess::of(ServerHandle::Child(child), talk, output.into(), hung_after)
+    }
+
+    /// Takes a server that has connected, and gives it a pipe for its output.
+    pub(crate) fn of_connection(
+        handle: ConnectedServer,
+        channel: UnixStream,
+        hung_after: Option<Duration>,
+    ) -> Result<ServerProcess, AttachError> {
+        let (output, theirs) = io::pipe().map_err(AttachError::Start)?;
+        send_message(&channel, &HandoverMessage::Output(theirs.into())).map_err(AttachError::Start)?;
+        ServerProcess::of(
+            ServerHandle::Connected(handle),
+            channel,
+            output.into(),
+            hung_after,
+        )
+    }
+
+    fn of(
+        handle: ServerHandle,
+        channel: UnixStream,
+        output: OwnedFd,
+        hung_after: Option<Duration>,
+    ) -> Result<ServerProcess, AttachError> {
         let server = ServerProcess {
-            child,
-            channel: talk,
-            output,
+            handle,
+            channel,
+            output: output.into(),
             line: Vec::new(),
             watchdog: Watchdog::new(hung_after, Instant::now()),
             serving: false,
@@ -94,7 +122,7 @@ impl ServerProcess {
     }
 
     pub(crate) fn process(&self) -> Result<ProcessIdentity, AttachError> {
-        ProcessIdentity::of(self.child.id()).map_err(AttachError::Start)
+        self.handle.process().map_err(AttachError::Start)
     }
 
     pub(crate) fn say(&self, word: &HandoverMessage) -> io::Result<()> {
@@ -160,7 +188,9 @@ impl ServerProcess {
                 return Ok(Some(offer));
             }
             if let Some(reason) = line.strip_prefix(REFUSAL) {
-                return Err(AttachError::Refused(reason.to_owned()));
+                // It reaches a terminal, and the server may be another user's.
+                let reason = reason.replace(char::is_control, " ");
+                return Err(AttachError::Refused(reason));
             }
         }
         Ok(None)
@@ -183,12 +213,20 @@ impl ServerProcess {
     /// Reads the server's messages, and kills it after too long a silence. Returns its exit status if it has
     /// ended.
     pub(crate) fn look(&mut self, now: Instant) -> io::Result<Option<ExitStatus>> {
-        let mut heard = false;
-        // An invalid message is no sign of health.
-        while let Ok(Some(word)) = try_receive_message(&self.channel) {
-            heard |= self.note(&word);
-        }
+        let heard = self.listen();
         self.watch(now, heard)
+    }
+
+    /// Reads messages that have arrived. Returns whether one is a sign of health; an invalid one is not.
+    fn listen(&mut self) -> bool {
+        let mut heard = false;
+        for _ in 0..MESSAGES_MAX {
+            match try_receive_message(&self.channel) {
+                Ok(Some(word)) => heard |= self.note(&word),
+                _ => break,
+            }
+        }
+        heard
     }
 
     /// Handles a message that is no answer. Returns whether it is a sign of health.
@@ -197,6 +235,7 @@ impl ServerProcess {
             HandoverMessage::Alive => (),
             HandoverMessage::Serving => self.serving = true,
             HandoverMessage::Ending => self.watchdog.end(),
+            HandoverMessage::Closed => self.handle.note_closed(),
             _ => return false,
         }
         true
@@ -205,15 +244,19 @@ impl ServerProcess {
     /// Kills the server after too long a silence. Returns its exit status if it has ended.
     fn watch(&mut self, now: Instant, heard: bool) -> io::Result<Option<ExitStatus>> {
         if self.watchdog.look(now, heard) {
-            let (server, silent) = (self.child.id(), self.watchdog.silent());
+            let (server, silent) = (self.handle.id(), self.watchdog.silent());
             tracing::warn!(
                 server,
                 ?silent,
                 "the server was silent for too long and seems to hang; killing it"
             );
-            self.child.kill()?;
+            self.handle.kill()?;
         }
-        self.child.try_wait()
+        if self.handle.has_ended()? {
+            // A server that is not a child says by its last message how it ended.
+            self.listen();
+        }
+        self.handle.status()
     }
 
     /// Whether the server was healthy a moment ago.
@@ -227,30 +270,28 @@ impl ServerProcess {
     }
 
     pub(crate) fn kill(&mut self) -> io::Result<()> {
-        self.child.kill()
+        self.handle.kill()
     }
 
     /// Waits until the server ends by itself, as its input is closed and its offer was not accepted. Returns
     /// `error`, or its exit status.
     pub(crate) fn give_up(self, error: AttachError) -> AttachError {
         let ServerProcess {
-            mut child,
+            handle,
             channel: talk,
             output,
             ..
         } = self;
         drop((talk, output));
-        match (error, child.wait()) {
-            (AttachError::Ended(_), Ok(status)) => AttachError::Ended(status),
+        match (error, handle.wait()) {
+            (AttachError::Ended(_), Ok(Some(status))) => AttachError::Ended(status),
             (error, _) => error,
         }
     }
 
     /// A duplicate of the server's socket with descriptor `number`.
     pub(crate) fn socket(&self, number: i32) -> Result<OwnedFd, AttachError> {
-        let taken = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())
-            .and_then(|server| pidfd_getfd(server.as_fd(), number, PidfdGetfdFlags::empty()));
-        taken.map_err(|errno| AttachError::Socket(errno.into()))
+        self.handle.descriptor(number).map_err(AttachError::Socket)
     }
 }
 
@@ -321,7 +362,7 @@ mod tests {
         // The supervisor had waited for ever.
         let mut server = shell("exec sleep 600", Some(Duration::from_millis(300)));
         assert!(server.take_control().is_none());
-        let ended = server.child.wait().unwrap();
+        let ended = server.handle.wait().unwrap().unwrap();
         assert!(!ended.success(), "{ended}");
     }
 
@@ -330,10 +371,10 @@ mod tests {
         let mut server = shell("printf wwwww- >&0; exec sleep 600", None);
         assert!(server.take_control().is_none());
         assert!(
-            server.child.try_wait().unwrap().is_none(),
+            !server.handle.has_ended().unwrap(),
             "the supervisor must stop waiting after the answer"
         );
         server.kill().unwrap();
-        server.child.wait().unwrap();
+        server.handle.wait().unwrap();
     }
 }

@@ -1,16 +1,15 @@
 //! The supervisor: starts the server, attaches the device, releases it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use rustix::fs::OFlags;
-
 use crate::attach_method::AttachMethod;
 use crate::attached_device::{AttachedDevice, ReleasedDevice};
+use crate::fuse::mount::{DetachedMount, open_file};
 use crate::handover::HandoverMessage;
 use crate::loop_device::{LoopBindError, LoopDevice};
 use crate::nbd_device::{NbdConfig, NbdDevice, NbdError};
@@ -18,6 +17,7 @@ use crate::process::ProcessIdentity;
 use crate::registry::{AttachRecord, NameClaim, RegistryError};
 use crate::release_task::ReleaseTask;
 use crate::server::{DeviceOffer, ServerProcess};
+use crate::server_listener::ServerListener;
 use crate::sys::LoopConfig;
 use crate::ublk::{self, UblkDevice, UblkError, UblkStart};
 use crate::users::{DeviceUser, users};
@@ -39,6 +39,16 @@ pub struct AttachRequest {
     /// Silence after which a server is killed; `None`: never. It sends a heartbeat once a second, even while
     /// it waits for its disk or for lenders.
     pub hung_after: Option<Duration>,
+}
+
+/// Source of servers, the first and those that replace one.
+#[derive(Debug)]
+pub enum ServerSource<'a> {
+    /// The supervisor starts a process that calls [`serve`](crate::serve()).
+    Start(Command),
+    /// Another program starts it, with the rights of the volume's user only. Just for [`AttachMethod::Fuse`]:
+    /// the other methods need root in the server.
+    Accept(&'a ServerListener),
 }
 
 /// Health of a device's server.
@@ -105,13 +115,11 @@ pub enum AttachError {
     #[error("the server process ended before it served anything ({0}); see its log")]
     Ended(ExitStatus),
     /// The server's file cannot be opened.
-    #[error("cannot open {path}, the served volume: {source}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Error from the operating system.
-        source: io::Error,
-    },
+    #[error("cannot open the served volume: {0}")]
+    File(io::Error),
+    /// The kernel refused a mount.
+    #[error("cannot mount the volume's file: {0}")]
+    Mount(io::Error),
     /// A loop device could not be bound.
     #[error("{0}")]
     Bind(#[from] LoopBindError),
@@ -132,7 +140,7 @@ pub enum AttachError {
     Record(#[from] RegistryError),
 }
 
-/// Starts `server`, a process that calls [`serve`](crate::serve()), and attaches its volume.
+/// Attaches the volume of a server.
 ///
 /// # Errors
 ///
@@ -141,14 +149,20 @@ pub enum AttachError {
 pub fn attach(
     mut claim: NameClaim,
     request: &AttachRequest,
-    server: Command,
+    server: ServerSource<'_>,
 ) -> Result<VolumeAttachment, AttachError> {
     // A file system may wait for this process to start another server, so memory reclaim must not make it
     // wait for the file system.
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::warn!(%error, "cannot mark this process as an I/O flusher; when memory is short, replacing a dead server may deadlock");
     }
-    let mut server = ServerProcess::start(server, request.hung_after)?;
+    let mut server = match server {
+        ServerSource::Start(command) => ServerProcess::start(command, request.hung_after)?,
+        ServerSource::Accept(_) if request.method != AttachMethod::Fuse => {
+            return Err(AttachError::OtherMethod);
+        }
+        ServerSource::Accept(listener) => listener.wait(request.hung_after)?,
+    };
     match make(&mut claim, request, &mut server) {
         Ok((device, record)) => Ok(VolumeAttachment {
             device,
@@ -171,8 +185,14 @@ fn make(
     server: &mut ServerProcess,
 ) -> Result<(AttachedDevice, AttachRecord), AttachError> {
     let supervisor = ProcessIdentity::of(std::process::id()).map_err(AttachError::Start)?;
+    let mut mount = None;
     let begun = match request.method {
-        AttachMethod::Fuse => server.say(&HandoverMessage::New),
+        AttachMethod::Fuse => {
+            let DetachedMount { control, root } = DetachedMount::new().map_err(AttachError::Mount)?;
+            mount = Some(root);
+            // Only the server has the kernel's end while this process waits for the server.
+            server.say(&HandoverMessage::New(control))
+        }
         AttachMethod::Nbd => Ok(()),
         AttachMethod::Ublk => server.begin(&UblkStart::New {
             block_bytes: request.block_bytes,
@@ -182,16 +202,16 @@ fn make(
         }),
     };
     begun.map_err(AttachError::Start)?;
-    let mut device = match (server.offer()?, request.method) {
-        (DeviceOffer::File(path), AttachMethod::Fuse) => {
-            let file = open(&path)?;
+    let mut device = match (server.offer()?, &mount) {
+        (DeviceOffer::File(name), Some(root)) => {
+            let file = open_file(root, &name).map_err(AttachError::File)?;
             AttachedDevice::Loop {
                 device: bind(&file, request, claim.name())?,
                 file,
                 control: None,
             }
         }
-        (DeviceOffer::Socket { number, bytes, flags }, AttachMethod::Nbd) => {
+        (DeviceOffer::Socket { number, bytes, flags }, None) if request.method == AttachMethod::Nbd => {
             let block_bytes = request.block_bytes;
             let config = NbdConfig {
                 bytes,
@@ -200,9 +220,13 @@ fn make(
             };
             AttachedDevice::Nbd(NbdDevice::connect(&server.socket(number)?, config)?)
         }
-        (DeviceOffer::Device(number), AttachMethod::Ublk) => AttachedDevice::Ublk(UblkDevice::new(number)?),
+        (DeviceOffer::Device(number), None) if request.method == AttachMethod::Ublk => {
+            AttachedDevice::Ublk(UblkDevice::new(number)?)
+        }
         _ => return Err(AttachError::OtherMethod),
     };
+    // The mount ends with its last file, which the device has open.
+    drop::<Option<OwnedFd>>(mount);
     let record = AttachRecord {
         name: claim.name().to_owned(),
         volume: request.volume.clone(),
@@ -229,19 +253,6 @@ fn make(
 fn tell_bound(server: &ServerProcess) {
     // A server that has died in between is noticed elsewhere.
     let _ = server.say(&HandoverMessage::Bound);
-}
-
-fn open(path: &Path) -> Result<File, AttachError> {
-    let direct = OFlags::DIRECT.bits().cast_signed();
-    let opened = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(direct)
-        .open(path);
-    opened.map_err(|source| AttachError::File {
-        path: path.to_path_buf(),
-        source,
-    })
 }
 
 /// Binds a loop device to the served file, which keeps it open from then on.
@@ -356,15 +367,26 @@ impl VolumeAttachment {
         self.may_restart && possible
     }
 
-    /// Starts another server in place of one that has died. Requests wait until it serves, which
-    /// [`VolumeAttachment::look`] reports. This process must not wait, not even for the volume's recovery,
-    /// because no other process could replace the server.
+    /// Gets another server in place of one that has died; `false`: none has connected yet. Requests wait
+    /// until it serves, which [`VolumeAttachment::look`] reports. This process must not wait, not even for
+    /// the volume's recovery, because no other process could replace the server.
     ///
     /// # Errors
     ///
     /// [`AttachError`] if the server cannot be started, the device allows none, or the record fails.
-    pub fn restart(&mut self, server: Command) -> Result<(), AttachError> {
-        let server = ServerProcess::start(server, self.hung_after)?;
+    pub fn restart(&mut self, server: ServerSource<'_>) -> Result<bool, AttachError> {
+        let server = match server {
+            ServerSource::Start(command) => Some(ServerProcess::start(command, self.hung_after)?),
+            ServerSource::Accept(listener) => listener.accept(self.hung_after)?,
+        };
+        match server {
+            Some(server) => self.continue_with(server).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Hands the device of a dead server to this one.
+    fn continue_with(&mut self, server: ServerProcess) -> Result<(), AttachError> {
         match &self.device {
             AttachedDevice::Loop {
                 control: Some(control),

@@ -6,8 +6,8 @@
 //! operator                     *
 //! ```
 //!
-//! A certificate has the names that its authority wrote into it: its DNS names, and its subject's common name.
-//! One that has none of the file's names opens nothing.
+//! A certificate has the names that its authority wrote into it: its DNS names, and its subject's common
+//! name. One that has none of the file's names opens nothing.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -131,8 +131,8 @@ pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
     names.chain(common_name(certificate.subject())).collect()
 }
 
-/// The common name of a subject in DER, without its outer sequence. `None` if there is none, or several, of which no one can say which
-/// the authority meant.
+/// The common name of a subject in DER, without its outer sequence. `None` if there is none, or several, of
+/// which no one can say which the authority meant.
 fn common_name(mut subject: &[u8]) -> Option<String> {
     let mut found = None;
     while !subject.is_empty() {

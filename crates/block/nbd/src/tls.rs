@@ -1,8 +1,8 @@
 //! TLS certificates: without valid ones on both sides there is no connection.
 //!
 //! TLS 1.3 only. A client's certificate must come from the same authority: encryption alone would let anyone
-//! who can connect write to the volume. The authority may have revoked it, and a file may say which exports it
-//! opens ([`crate::client_names`]). All this is read again while sessions go on ([`TlsKeys::admits`]).
+//! who can connect write to the volume. The authority may have revoked it, and a file may say which exports
+//! it opens ([`crate::client_names`]). All this is read again while sessions go on ([`TlsKeys::admits`]).
 
 use std::fs::File;
 use std::io::BufReader;

@@ -29,5 +29,6 @@ mod shared;
 mod shared_served;
 mod sqlite;
 mod standard_error;
+mod units;
 mod users;
 mod volume;

@@ -224,6 +224,25 @@ fn components(path: &Path) -> VecDeque<OsString> {
         .collect()
 }
 
+/// Number of the user with this name or number, and of that user's group; `None` if the system knows no such
+/// user.
+///
+/// # Errors
+///
+/// The system cannot be asked.
+pub fn user_named(name: &str) -> io::Result<Option<(u32, u32)>> {
+    let asked = Command::new("getent")
+        .args(["passwd", "--", name])
+        .stdin(Stdio::null())
+        .output()?;
+    let entry = String::from_utf8_lossy(&asked.stdout);
+    let mut numbers = entry.trim_end().split(':').skip(2).map(str::parse);
+    match (asked.status.success(), numbers.next(), numbers.next()) {
+        (true, Some(Ok(user)), Some(Ok(group))) => Ok(Some((user, group))),
+        _ => Ok(None),
+    }
+}
+
 /// Facts of the system about a user.
 struct UserAccount {
     name: Option<OsString>,
@@ -424,6 +443,14 @@ mod tests {
             owner_of([&one as &Path, &two]),
             Err(RightsError::TwoOwners { .. })
         ));
+    }
+
+    #[test]
+    fn a_user_is_found_by_name_and_by_number() {
+        assert_eq!(user_named("root").unwrap(), Some((0, 0)));
+        assert_eq!(user_named("0").unwrap(), Some((0, 0)));
+        assert_eq!(user_named("no-such-user").unwrap(), None);
+        assert_eq!(user_named("--help").unwrap(), None);
     }
 
     #[test]

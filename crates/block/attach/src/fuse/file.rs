@@ -105,6 +105,11 @@ impl FuseFile {
         format!("{NAME_BEGINS}{}-{}", std::process::id(), self.made_s)
     }
 
+    /// Whether this is a name of [`FuseFile::new_name`]. A supervisor trusts no server to offer one.
+    pub(crate) fn is_name(name: &str) -> bool {
+        name.starts_with(NAME_BEGINS) && !name.contains('/')
+    }
+
     /// Replies to `request`. Data read uses `scratch`, so that requests do not allocate.
     pub(super) fn answer<'a>(&self, request: &FuseRequest<'_>, scratch: &'a mut Vec<u8>) -> FuseReply<'a> {
         let told = match request.operation {

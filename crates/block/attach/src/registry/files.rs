@@ -1,8 +1,8 @@
 //! A record, and the files of the registry: each is replaced as a whole, or not at all.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -76,17 +76,24 @@ pub(super) fn write_record(record: &AttachRecord, directory: &Path) -> Result<()
         .write(true)
         .create(true)
         .truncate(true)
-        .mode(0o600)
         .open(&fresh)
-        .and_then(|mut file| file.write_all(&text));
+        .and_then(|mut file| {
+            // A record has no secret, and the volume's user may see it.
+            file.set_permissions(Permissions::from_mode(0o644))?;
+            file.write_all(&text)
+        });
     written.map_err(failed(&fresh))?;
     fs::rename(&fresh, &path).map_err(failed(&path))
 }
 
-pub(super) fn private_directory(path: &Path) -> Result<(), RegistryError> {
-    let mut directory = fs::DirBuilder::new();
-    directory.recursive(true).mode(0o700);
-    directory.create(path).map_err(failed(path))
+/// Creates a directory in which everybody may look, whatever the mask of this process is.
+pub(super) fn public_directory(path: &Path) -> Result<(), RegistryError> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let made =
+        fs::create_dir_all(path).and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o755)));
+    made.map_err(failed(path))
 }
 
 pub(super) fn lock_file(path: &Path) -> Result<File, RegistryError> {

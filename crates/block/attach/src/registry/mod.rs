@@ -5,6 +5,7 @@
 //! /run/netram-volume/NAME/lock         held while the supervisor lives
 //!                        /record.json  the attachment, once it is complete
 //!                        /log          log of a supervisor in the background
+//!                        /server       socket for a server that the supervisor does not start
 //! /dev/netram/NAME -> ../loop0          a stable name
 //! ```
 //!
@@ -23,7 +24,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 pub use files::{AttachRecord, RegistryError};
-use files::{failed, lock_file, make_link, private_directory, write_record};
+use files::{failed, lock_file, make_link, public_directory, write_record};
 
 /// Maximum bytes of a name; names become file names.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -31,6 +32,7 @@ pub const NAME_BYTES_MAX: usize = 64;
 const LOCK: &str = "lock";
 const RECORD: &str = "record.json";
 const LOG: &str = "log";
+const SERVER_SOCKET: &str = "server";
 
 /// Number of attempts to take the lock: a process that checks the lock holds it for a moment.
 const CLAIM_TRIES: u32 = 40;
@@ -141,7 +143,8 @@ impl Registry {
             return Err(ClaimError::Attached(Box::new(entry.record)));
         }
         let directory = self.directory.join(name);
-        private_directory(&directory)?;
+        public_directory(&self.directory)?;
+        public_directory(&directory)?;
         if let Some(lock) = self.lock(name)? {
             return Ok(NameClaim {
                 registry: self.clone(),
@@ -180,7 +183,15 @@ impl Registry {
     pub fn entries(&self) -> Result<Vec<AttachEntry>, RegistryError> {
         let directories = match fs::read_dir(&self.directory) {
             Ok(directories) => directories,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            // An ordinary user may not look into one of an earlier release. A volume's own lock tells enough.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+                ) =>
+            {
+                return Ok(Vec::new());
+            }
             Err(source) => return Err(failed(&self.directory)(source)),
         };
         let mut entries = Vec::new();
@@ -242,6 +253,11 @@ impl Registry {
         self.directory.join(name).join(LOG)
     }
 
+    /// Socket at which the supervisor of `name` waits for a server.
+    pub fn server_socket(&self, name: &str) -> PathBuf {
+        self.directory.join(name).join(SERVER_SOCKET)
+    }
+
     /// Whether the supervisor that wrote `record` lives.
     pub fn is_alive(&self, record: &AttachRecord) -> bool {
         record.supervisor.is_alive() && self.is_locked(&record.name)
@@ -251,7 +267,11 @@ impl Registry {
         let lock = OpenOptions::new()
             .read(true)
             .open(self.directory.join(name).join(LOCK));
-        lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+        match lock {
+            Ok(lock) => matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)),
+            // An ordinary user may see records, but not hold up a supervisor by its lock.
+            Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+        }
     }
 
     /// Removes the stale record of `name`. `false`: another process has the name, and its record stays.
@@ -296,11 +316,15 @@ impl NameClaim {
         self.registry.links.join(&self.name)
     }
 
+    pub(crate) fn server_socket(&self) -> PathBuf {
+        self.registry.server_socket(&self.name)
+    }
+
     /// Creates the link and writes the record. After an error there is neither.
     pub(crate) fn announce(&mut self, record: &AttachRecord) -> Result<(), RegistryError> {
         // The link first, so that readers of the record find it.
         let links = &self.registry.links;
-        fs::create_dir_all(links).map_err(failed(links))?;
+        public_directory(links)?;
         make_link(record, &links.join(format!(".{}.new", self.name)))?;
         let directory = self.registry.directory.join(&self.name);
         if let Err(error) = write_record(record, &directory) {

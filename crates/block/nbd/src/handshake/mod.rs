@@ -151,8 +151,8 @@ impl<'a> NbdHandshake<'a> {
         self.phase = Phase::Options;
     }
 
-    /// The client's certificate opens only these exports, in the order of the offers; for the client, others do
-    /// not exist.
+    /// The client's certificate opens only these exports, in the order of the offers; for the client, others
+    /// do not exist.
     pub fn permit(&mut self, permitted: Vec<bool>) {
         assert_eq!(permitted.len(), self.offers.len(), "one answer for each export");
         self.permitted = Some(permitted);

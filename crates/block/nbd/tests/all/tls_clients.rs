@@ -1,5 +1,5 @@
-//! Which clients a server with TLS serves: by their names, and by what their authority has revoked, also while
-//! they have a session.
+//! Which clients a server with TLS serves: by their names, and by what their authority has revoked, also
+//! while they have a session.
 
 use std::fs;
 use std::io::{Read, Write};

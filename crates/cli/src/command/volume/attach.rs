@@ -8,13 +8,14 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use clap::builder::TypedValueParser as _;
-use netram_attach::{AttachMethod, AttachRecord, AttachRequest, name_of};
+use netram_attach::{AttachMethod, AttachRecord, AttachRequest, NameClaim, ServerListener, name_of};
+use netram_process::rights::user_named;
 use netram_volume::control::{VolumeReply, VolumeRequest};
 use netram_volume::{VolumePaths, ask};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::device_supervisor::{DeviceSupervisor, GIVE_UP, server};
+use super::device_supervisor::{DeviceSupervisor, GIVE_UP, ServerSupply};
 use super::server::VolumeServerPart;
 use super::{absolute, need_root, registry};
 use crate::background::{self, SELF};
@@ -75,6 +76,10 @@ pub struct AttachVolume {
     /// Stay in the foreground, as for systemd; SIGTERM detaches as soon as the device is not in use
     #[arg(long)]
     foreground: bool,
+    /// Start no serving process and open no file of the volume: wait for this user's `netram volume
+    /// serve --for-device`, which needs no rights. With fuse only
+    #[arg(long, value_name = "USER", requires = "foreground")]
+    server_user: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -94,8 +99,12 @@ fn attach_methods() -> impl clap::builder::TypedValueParser<Value = AttachMethod
 impl AttachVolume {
     pub(super) fn run(self) -> Result<ExitCode> {
         need_root("attaching a volume")?;
-        let volume = absolute(&self.volume)?;
-        if !VolumePaths::at(&volume).exists() {
+        let volume = match &self.server_user {
+            None => absolute(&self.volume)?,
+            // The volume is the user's, and root does not look there. The path only names it.
+            Some(_) => std::path::absolute(&self.volume)?,
+        };
+        if self.server_user.is_none() && !VolumePaths::at(&volume).exists() {
             bail!(
                 "{} is not a volume; name the directory that `netram volume create` made",
                 volume.display()
@@ -171,24 +180,48 @@ impl AttachVolume {
                 registry.forget(&stale.name)?;
             }
         }
+        let method = self.method()?;
         let request = AttachRequest {
             volume: volume.clone(),
             block_bytes: self.block_size,
             read_only: self.read_only,
-            method: self.way.unwrap_or_else(AttachMethod::best),
+            method,
             restart: self.restarts > 0,
             hung_after: Some(self.hung_after.0).filter(|time| !time.is_zero()),
         };
-        let role = VolumeServerPart::of(volume, request.method, self.read_only, self.patience).role()?;
+        let servers = self.servers(&claim, volume, method)?;
         let what = || format!("attaching {}", self.volume.display());
-        let attached = netram_attach::attach(claim, &request, server(&role)).with_context(what)?;
+        let attached = netram_attach::attach(claim, &request, servers.next()).with_context(what)?;
         // Not earlier: until here a signal ends this process, and with it what it has begun.
         let signals = Signals::new([SIGTERM, SIGINT, GIVE_UP, SIGCHLD]).context("waiting for signals")?;
         self.tell(attached.record())?;
         background::ready()?;
         notify("READY=1");
-        let watch = DeviceSupervisor::new(role, signals, self.restarts)?;
+        let watch = DeviceSupervisor::new(servers, signals, self.restarts)?;
         watch.run(attached)
+    }
+
+    fn method(&self) -> Result<AttachMethod> {
+        match (self.way, &self.server_user) {
+            (way, None) => Ok(way.unwrap_or_else(AttachMethod::best)),
+            (None | Some(AttachMethod::Fuse), Some(_)) => Ok(AttachMethod::Fuse),
+            (Some(way), Some(_)) => bail!(
+                "with --way {way} the serving process needs root; leave out --server-user, or use --way fuse"
+            ),
+        }
+    }
+
+    fn servers(&self, claim: &NameClaim, volume: PathBuf, method: AttachMethod) -> Result<ServerSupply> {
+        let Some(user) = &self.server_user else {
+            let role = VolumeServerPart::of(volume, method, self.read_only, self.patience).role()?;
+            return Ok(ServerSupply::Part(role));
+        };
+        let found = user_named(user).with_context(|| format!("looking for the user {user}"))?;
+        let (user, group) = found.with_context(|| format!("the system knows no user {user}"))?;
+        let listener =
+            ServerListener::bind(claim, user, group).context("making the socket for the serving process")?;
+        tracing::info!(socket = %listener.path().display(), "waiting for the serving process");
+        Ok(ServerSupply::Connected(listener))
     }
 }
 

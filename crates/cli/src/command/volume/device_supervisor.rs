@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use netram_attach::{
-    DetachingDevice, DeviceUser, ReleaseOutcome, RestartBudget, ServerHealth, VolumeAttachment,
+    DetachingDevice, DeviceUser, ReleaseOutcome, RestartBudget, ServerHealth, ServerListener, ServerSource,
+    VolumeAttachment,
 };
 use signal_hook::consts::{SIGCHLD, SIGQUIT};
 use signal_hook::iterator::Signals;
@@ -25,14 +26,31 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time between two checks of the server's health.
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a device may be without a server that another program is to start. Then its users get errors.
+const ABSENCE_MAX: Duration = Duration::from_secs(120);
 /// Signal that makes a supervisor kill its server and end, sent by `detach --force`.
 pub(super) const GIVE_UP: i32 = SIGQUIT;
 
-/// Returns the command that starts a server.
-pub(super) fn server(role: &str) -> Command {
-    let mut server = Command::new(SELF);
-    server.arg0(SERVER_NAME).args([crate::command::PART, role]);
-    server
+/// Servers of a device, one after the other.
+pub(super) enum ServerSupply {
+    /// Each is started here and plays this part, as JSON.
+    Part(String),
+    /// Each is started by another program, as an ordinary user, and connects.
+    Connected(ServerListener),
+}
+
+impl ServerSupply {
+    /// Returns the next server's source.
+    pub(super) fn next(&self) -> ServerSource<'_> {
+        match self {
+            ServerSupply::Part(role) => {
+                let mut server = Command::new(SELF);
+                server.arg0(SERVER_NAME).args([crate::command::PART, role]);
+                ServerSource::Start(server)
+            }
+            ServerSupply::Connected(listener) => ServerSource::Accept(listener),
+        }
+    }
 }
 
 /// End of an attachment that a signal asked for.
@@ -79,12 +97,13 @@ fn signal_channel(mut signals: Signals) -> Result<Receiver<i32>> {
 
 /// The supervisor of an attached volume.
 pub(crate) struct DeviceSupervisor {
-    /// Part that each server plays, as JSON.
-    role: String,
+    servers: ServerSupply,
     signals: Receiver<i32>,
     restarts: RestartBudget,
     /// When to start another server, if one has died.
     due: Option<Instant>,
+    /// When there must be another server, if one was due.
+    absent_until: Option<Instant>,
     asked: StopRequest,
     /// When detaching began.
     closing: Option<Instant>,
@@ -93,13 +112,14 @@ pub(crate) struct DeviceSupervisor {
 }
 
 impl DeviceSupervisor {
-    /// Makes a supervisor of servers that play `role`.
-    pub(super) fn new(role: String, signals: Signals, restarts: u8) -> Result<DeviceSupervisor> {
+    /// Makes a supervisor of these servers.
+    pub(super) fn new(servers: ServerSupply, signals: Signals, restarts: u8) -> Result<DeviceSupervisor> {
         Ok(DeviceSupervisor {
-            role,
+            servers,
             signals: signal_channel(signals)?,
             restarts: RestartBudget::new(restarts),
             due: None,
+            absent_until: None,
             asked: StopRequest::Nothing,
             closing: None,
             told: false,
@@ -219,10 +239,20 @@ impl DeviceSupervisor {
         if due > now && self.asked == StopRequest::Nothing {
             return Ok(serving);
         }
-        self.due = None;
-        let restarted = attached.restart(server(&self.role));
-        restarted.map_err(|error| format!("{status}, and a new one could not be started: {error}"))?;
-        Ok(ServerHealth::Waiting)
+        let restarted = attached.restart(self.servers.next());
+        match restarted.map_err(|error| format!("{status}, and a new one could not be started: {error}"))? {
+            true => {
+                (self.due, self.absent_until) = (None, None);
+                Ok(ServerHealth::Waiting)
+            }
+            false if now > *self.absent_until.get_or_insert(now + ABSENCE_MAX) => {
+                Err(format!("{status}, and no other has come"))
+            }
+            false => {
+                self.due = Some(now + POLL_INTERVAL);
+                Ok(serving)
+            }
+        }
     }
 
     /// Waits until the volume is closed.

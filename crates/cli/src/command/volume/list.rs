@@ -119,8 +119,9 @@ fn line(volume: PathBuf, attached: &[AttachEntry]) -> VolumeLine {
 impl VolumeLine {
     fn state(&self) -> String {
         match (&self.seen, &self.attached) {
+            // Root looks at no user's files.
+            (_, Some(entry)) if entry.alive => "attached".to_owned(),
             (Err(error), _) => error.clone(),
-            (Ok(_), Some(entry)) if entry.alive => "attached".to_owned(),
             (Ok(seen), _) if seen.in_use => "open".to_owned(),
             (Ok(seen), _) if seen.members.is_empty() && !seen.unapplied => "closed".to_owned(),
             (Ok(_), _) => "not closed: opening recovers it".to_owned(),

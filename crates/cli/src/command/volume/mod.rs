@@ -6,6 +6,7 @@ mod check;
 mod create;
 mod delete;
 mod detach;
+mod device_server;
 mod device_supervisor;
 mod grow;
 mod list;

@@ -10,11 +10,11 @@ use netram_nbd::{NbdExport, NbdServer, NbdServerConfig, TlsFiles, TlsKeys, TlsMo
 use netram_transport::NetAddress;
 use netram_volume::control::VolumeFrontend;
 use netram_volume::{BlockDevice, Volume, VolumeControl, VolumePaths};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::opener::start_control;
-use super::{absolute, refuse_attached};
+use super::{absolute, device_server, refuse_attached};
 use crate::options::DurationArg;
 use crate::output;
 
@@ -27,14 +27,23 @@ use crate::output;
 ///   netram volume serve /var/lib/netram/db --listen unix:/run/db.nbd
 ///   nbdinfo 'nbd+unix:///?socket=/run/db.nbd'
 ///   netram volume serve db --listen tcp://0.0.0.0:10809 --tls /etc/pki/nbd
+///
+/// With --for-device it serves no client, but the block device that root's `netram volume attach
+/// --server-user` makes, and needs no rights for it.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct ServeVolume {
     /// The volume's directory
     volume: PathBuf,
     /// Address to listen on: unix:/PATH or tcp://HOST:PORT; repeat it for several
-    #[arg(long, value_name = "ADDRESS", required = true)]
+    #[arg(long, value_name = "ADDRESS", required_unless_present = "for_device")]
     listen: Vec<NetAddress>,
+    /// Serve the block device of this name, not clients [default name: as for --name]
+    #[arg(
+        long,
+        conflicts_with_all = ["listen", "read_only", "tls", "insecure", "other_users"]
+    )]
+    for_device: bool,
     /// Name by which clients ask for it; the empty name works too [default: the name of the
     /// volume's directory]
     #[arg(long, value_name = "NAME")]
@@ -46,23 +55,42 @@ pub struct ServeVolume {
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
-    /// Require TLS, with the files ca-cert.pem, server-cert.pem and server-key.pem in this directory
+    /// Require TLS, with the files ca-cert.pem, server-cert.pem and server-key.pem in this directory,
+    /// and ca-crl.pem if certificates were revoked. SIGHUP reads them again and ends the sessions of
+    /// clients that they no longer admit
     #[arg(long, value_name = "DIR")]
     tls: Option<PathBuf>,
+    /// Exports that each client may open: lines of a DNS name or common name in its certificate, and
+    /// export names, or * for all [default: every certificate opens every export]
+    #[arg(long, value_name = "FILE", requires = "tls")]
+    tls_clients: Option<PathBuf>,
     /// Let other machines read and change everything without TLS
     #[arg(long, conflicts_with = "tls")]
     insecure: bool,
     /// Let other users of this machine connect to Unix sockets, if the directory's permissions do
     #[arg(long)]
     other_users: bool,
+    /// This process was marked as an I/O flusher before it gave up the right to be
+    #[arg(long, hide = true, requires = "for_device")]
+    marked: bool,
 }
 
 impl ServeVolume {
     pub(super) fn run(self) -> Result<ExitCode> {
         let path = absolute(&self.volume)?;
+        if self.for_device {
+            let name = self.name.unwrap_or_else(|| netram_attach::name_of(&path));
+            let patience = self.patience.map(|time| time.0);
+            return device_server::run(&path, &name, patience, self.marked);
+        }
+        netram_process::hide_memory().context("leaving the process out of core dumps")?;
         refuse_attached(&path)?;
-        let tls = match &self.tls {
-            Some(directory) => TlsMode::Require(TlsKeys::load(&TlsFiles::in_directory(directory))?),
+        let files = self.tls.as_deref().map(|directory| TlsFiles {
+            clients: self.tls_clients.clone(),
+            ..TlsFiles::in_directory(directory)
+        });
+        let tls = match &files {
+            Some(files) => TlsMode::Require(TlsKeys::load(files)?),
             None => TlsMode::Off,
         };
         let what = || format!("serving {}", self.volume.display());
@@ -84,14 +112,20 @@ impl ServeVolume {
             other_users: self.other_users,
         };
         // Before the first client: a signal in between must not end this without closing the volume.
-        let mut signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
+        let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("waiting for signals")?;
         let server = Arc::new(NbdServer::start(config)?);
         let control = control(&volume, &server);
         for address in server.addresses() {
             output::announce(format_args!("listening {address}"));
         }
         output::announce("ready");
-        signals.forever().next();
+        for signal in signals.forever() {
+            match (signal, &files) {
+                (SIGHUP, Some(files)) => reload(&server, files),
+                // Without TLS there is nothing to read again, and a terminal that closes ends this.
+                _ => break,
+            }
+        }
         drop(control);
         let counters = server.stats();
         let left = Arc::into_inner(server).map_or(0, NbdServer::stop);
@@ -104,6 +138,16 @@ impl ServeVolume {
             ),
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Reads certificates again. If they cannot be used, the former ones stay in use.
+fn reload(server: &NbdServer, files: &TlsFiles) {
+    match TlsKeys::load(files).and_then(|keys| server.reload(keys)) {
+        Ok(ended) => tracing::info!(ended, "certificates were read again"),
+        Err(error) => {
+            tracing::error!(%error, "the new certificates cannot be used; the former ones stay in use")
+        }
     }
 }
 

@@ -1,13 +1,13 @@
 //! The process that has an attached volume open; only `netram volume attach` starts it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::opener::start_control;
 use crate::options::DurationArg;
 use anyhow::{Result, anyhow};
-use netram_attach::{AttachMethod, serve, serve_nbd, serve_ublk};
+use netram_attach::{AttachMethod, AttachServeError, serve, serve_nbd, serve_ublk};
 use netram_volume::{BlockDevice, Volume, VolumeOpenError, VolumePaths};
 use serde::{Deserialize, Serialize};
 
@@ -43,32 +43,47 @@ impl VolumeServerPart {
 
     /// Serves the volume until its device is gone, and closes it.
     pub(crate) fn run(&self) -> Result<()> {
-        let mut opened = None;
-        let open = || {
-            let mut settings = VolumePaths::at(&self.serve_volume).settings()?;
-            settings.journal.patience = self.patience.or(settings.journal.patience);
-            let (volume, _) = Volume::open_with(&self.serve_volume, &settings)?;
-            let volume = Arc::new(volume);
-            let control = start_control(&volume, || None);
-            opened = Some((Arc::clone(&volume), control));
-            Ok::<Arc<dyn BlockDevice>, VolumeOpenError>(volume)
-        };
-        let served = match self.way {
+        serve_volume(&self.serve_volume, self.patience, |open| match self.way {
             AttachMethod::Nbd => serve_nbd(self.read_only, open),
             AttachMethod::Fuse => serve(open),
             AttachMethod::Ublk => serve_ublk(open),
-        };
-        // Even if the device failed, what was written is brought to the disk.
-        let closed = opened.map_or(Ok(()), |(volume, control)| {
-            drop(control);
-            match Arc::into_inner(volume) {
-                Some(volume) => volume.close().map_err(anyhow::Error::new),
-                None => Err(anyhow!(
-                    "a thread still has the volume; the next opening recovers it"
-                )),
-            }
-        });
-        served?;
-        closed
+        })
     }
+}
+
+/// Opening of a volume's device, at the moment that the supervisor chooses.
+pub(super) type DeviceOpener<'a> = Box<dyn FnOnce() -> Result<Arc<dyn BlockDevice>, VolumeOpenError> + 'a>;
+
+/// Lets `serve` serve the volume until its device is gone, and closes it.
+pub(super) fn serve_volume(
+    volume: &Path,
+    patience: Option<Duration>,
+    serve: impl FnOnce(DeviceOpener<'_>) -> Result<(), AttachServeError>,
+) -> Result<()> {
+    let mut opened = None;
+    let open = || {
+        if let Err(error) = netram_process::hide_memory() {
+            tracing::warn!(%error, "cannot leave this process, which gets the volume's key, out of core dumps");
+        }
+        let mut settings = VolumePaths::at(volume).settings()?;
+        settings.journal.patience = patience.or(settings.journal.patience);
+        let (volume, _) = Volume::open_with(volume, &settings)?;
+        let volume = Arc::new(volume);
+        let control = start_control(&volume, || None);
+        opened = Some((Arc::clone(&volume), control));
+        Ok::<Arc<dyn BlockDevice>, VolumeOpenError>(volume)
+    };
+    let served = serve(Box::new(open));
+    // Even if the device failed, what was written is brought to the disk.
+    let closed = opened.map_or(Ok(()), |(volume, control)| {
+        drop(control);
+        match Arc::into_inner(volume) {
+            Some(volume) => volume.close().map_err(anyhow::Error::new),
+            None => Err(anyhow!(
+                "a thread still has the volume; the next opening recovers it"
+            )),
+        }
+    });
+    served?;
+    closed
 }

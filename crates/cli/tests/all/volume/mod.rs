@@ -1,10 +1,11 @@
 //! `netram volume`: volumes made, looked at, grown, scrubbed, deleted; and attached, under a real file system
 //! with real lenders, by a server that is killed.
 
+mod certificates;
 mod create;
 mod full;
 mod hung;
-mod restart;
+pub(crate) mod restart;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -434,7 +435,7 @@ fn a_killed_supervisors_record_stays_while_its_server_lives() {
 }
 
 /// After ext4 has replayed its journal it must be clean, and every file be there.
-fn check_files(device: &str, mount: &str, synced: u64) {
+pub(crate) fn check_files(device: &str, mount: &str, synced: u64) {
     tool("mount", &["-t", "ext4", device, mount]).unwrap();
     tool("umount", &[mount]).unwrap();
     tool("fsck.ext4", &["-f", "-n", device]).unwrap();
@@ -453,7 +454,7 @@ fn skipped(test: &str, missing: &str) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
 }
 
-fn write_synced(directory: &Path, number: u64) {
+pub(crate) fn write_synced(directory: &Path, number: u64) {
     let mut file = File::create_new(directory.join(number.to_string())).unwrap();
     file.write_all(&content(number)).unwrap();
     file.sync_all().unwrap();
@@ -467,7 +468,7 @@ fn content(number: u64) -> Vec<u8> {
 
 const CAP_SYS_RESOURCE: u32 = 24;
 
-fn has_capability(number: u32) -> bool {
+pub(crate) fn has_capability(number: u32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
@@ -485,7 +486,7 @@ impl Drop for Started {
 }
 
 /// Checks what a device with ext4 needs; the error says what this machine lacks.
-fn can_attach() -> Result<(), String> {
+pub(crate) fn can_attach() -> Result<(), String> {
     has_loop_devices()?;
     tool("mkfs.ext4", &["-V"])?;
     // The kernel may have it as a module that was never loaded.
@@ -523,7 +524,7 @@ fn kill(process: &Value) {
 }
 
 /// Runs a tool to its end, which is near.
-fn tool(program: &str, arguments: &[&str]) -> Result<(), String> {
+pub(crate) fn tool(program: &str, arguments: &[&str]) -> Result<(), String> {
     let run = Command::new("timeout")
         .args(["--signal=KILL", "150", program])
         .args(arguments)
@@ -543,7 +544,7 @@ fn tool(program: &str, arguments: &[&str]) -> Result<(), String> {
 }
 
 /// Waits until `condition` holds; panics when it never does.
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
         assert!(

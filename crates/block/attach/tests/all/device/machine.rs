@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use netram_attach::{
     AttachMethod, AttachRecord, AttachRequest, DeviceUser, ProcessIdentity, Registry, ReleaseOutcome,
-    ServerHealth, VolumeAttachment, attach,
+    ServerHealth, ServerSource, VolumeAttachment, attach,
 };
 use rustix::process::Signal;
 
@@ -97,7 +97,8 @@ impl Machine {
             .env(SERVE, self.image())
             .stderr(log(self.directory.path()));
         let claim = claim.map_err(|error| error.to_string())?;
-        let attached = attach(claim, &request, server).map_err(|error| error.to_string())?;
+        let attached =
+            attach(claim, &request, ServerSource::Start(server)).map_err(|error| error.to_string())?;
         self.attached = Some(attached);
         Ok(())
     }
