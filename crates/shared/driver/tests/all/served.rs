@@ -12,7 +12,7 @@ use crate::common::script::{Bytes, ScriptedPeer};
 use netram_shared::server::{RegionStore, ServeConfig, ServingRegion};
 use netram_shared_machine::lock::{ToCache, TokenClaim};
 use netram_shared_machine::{
-    GrantNumber, LockId, LockMode, LockVersion, NodeId, Position, RecordNumber, ToNode, ToServer,
+    GrantNumber, LockId, LockMode, LockVersion, NodeId, RecordNumber, ToNode, ToServer,
 };
 use netram_transport::{NetAddress, Security};
 
@@ -172,13 +172,10 @@ impl LockWriter {
             hold: LockMode::Exclusive,
             version: LockVersion(self.script.number.0),
         }]));
-        self.script.say(&ToServer::Ping {
-            nonce: 77,
-            applied: Position(0),
-        });
+        let asked = self.script.ping();
         self.until("Pong", |message| match message {
             ToNode::Rejoin => panic!("it lacks something, and is to begin anew"),
-            ToNode::Pong { nonce: 77, .. } => Some(()),
+            ToNode::Pong { nonce, .. } if *nonce >= asked => Some(()),
             _ => None,
         });
     }

@@ -35,6 +35,8 @@ pub(crate) struct ScriptedPeer {
     asks: u64,
     links: u64,
     pinged: Instant,
+    /// Nonce of its last ping.
+    nonce: u64,
 }
 
 pub(crate) fn join_message(view: View) -> ToServer<Bytes> {
@@ -71,6 +73,7 @@ impl ScriptedPeer {
             asks: 0,
             links: 1,
             pinged: Instant::now(),
+            nonce: 0,
         }
     }
 
@@ -127,15 +130,22 @@ impl ScriptedPeer {
         let _ = self.channel.flush();
     }
 
+    /// Sends a ping, and returns its nonce. Nonces ascend: the server answers only the last of several pings.
+    pub(crate) fn ping(&mut self) -> u64 {
+        self.pinged = Instant::now();
+        self.nonce += 1;
+        self.say(&ToServer::Ping {
+            nonce: self.nonce,
+            applied: Position(0),
+        });
+        self.nonce
+    }
+
     pub(crate) fn hear(&mut self, what: &str) -> Result<ToNode<Bytes>, ChannelError> {
         let end = Instant::now() + PATIENCE;
         loop {
             if self.pings && self.pinged.elapsed() > PING_EVERY {
-                self.pinged = Instant::now();
-                self.say(&ToServer::Ping {
-                    nonce: 1,
-                    applied: Position(0),
-                });
+                self.ping();
             }
             self.channel.flush()?;
             if let Some(bytes) = self.channel.receive()? {
