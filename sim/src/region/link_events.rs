@@ -15,8 +15,9 @@ pub(super) fn connect_node(world: &mut World, slot: usize) {
         return;
     }
     if let Some(process) = &mut world.slots[slot].process {
-        let node = (slot, process.life);
-        process.session = Some(world.node_links.open(&mut world.kernel, node, boot));
+        let (node, journal) = ((slot, process.life), process.journal.id);
+        let links = &mut world.node_links;
+        process.session = Some(links.open(&mut world.kernel, node, journal, boot));
     }
 }
 

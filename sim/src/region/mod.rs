@@ -24,6 +24,7 @@
 //! | `server_events`, `readings` | drivers: the server, and the journals that it reads |
 //! | `life`, `node_events`, `journal_events` | drivers: a node's process, its machine, its journal |
 //! | `program`, `orphans` | drivers: the program in a process; journals of earlier processes |
+//! | `intruder` | driver: a client with the cluster's key that speaks for others' nodes |
 //! | `nemesis`, `scenario`, `quiescence` | drivers: faults, one seed's scenario, and the end of both |
 //! | `event_loop` | the event loop |
 
@@ -33,6 +34,7 @@ mod delivery;
 mod event_loop;
 mod hints;
 mod history;
+mod intruder;
 mod journal;
 mod journal_events;
 mod kernel;

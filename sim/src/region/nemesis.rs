@@ -3,6 +3,7 @@
 use netram_proto::time::Nanos;
 use netram_shared_machine::NodeId;
 
+use super::intruder::intrude;
 use super::kernel::Event;
 use super::life::{kill_process, pause_node};
 use super::link_events::silence_link;
@@ -82,6 +83,7 @@ fn inject_fault(world: &mut World, action: RegionFault) {
         }
         RegionFault::PauseLender => world.lenders[lender].paused_until = until,
         RegionFault::SlowDisk => world.server.slow_until = until,
+        RegionFault::Intrude => intrude(world),
     }
 }
 

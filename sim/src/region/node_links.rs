@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use netram_proto::id::JournalId;
 use netram_proto::time::{Nanos, Time};
 use netram_shared_machine::server::{LinkEnd, LinkOutput, SessionId};
 use netram_shared_machine::{ToNode, ToServer};
@@ -45,10 +46,12 @@ pub(super) struct SimNodeLink {
     closed: bool,
     /// Boot of the server's process to which it leads.
     pub(super) boot: u32,
+    /// Journal that the node proves to own, before its first message.
+    proof: Option<JournalId>,
 }
 
 impl SimNodeLink {
-    fn new(slot: usize, life: u64, boot: u32, now: Time) -> SimNodeLink {
+    fn new(slot: usize, life: u64, boot: u32, proof: JournalId, now: Time) -> SimNodeLink {
         SimNodeLink {
             slot,
             life,
@@ -63,6 +66,7 @@ impl SimNodeLink {
             ends_informed: [false; 2],
             closed: false,
             boot,
+            proof: Some(proof),
         }
     }
 
@@ -74,6 +78,11 @@ impl SimNodeLink {
     /// Handles both ends having it.
     pub(super) fn on_linked(&mut self) {
         self.linked = true;
+    }
+
+    /// Takes the proof, which the server gets before the first message.
+    pub(super) fn take_proof(&mut self) -> Option<JournalId> {
+        self.proof.take()
     }
 
     /// Takes the next message to the server. `None`: it vanished.
@@ -121,20 +130,26 @@ pub(super) struct NodeLinks {
 }
 
 impl NodeLinks {
-    /// Begins to connect the process of a slot to the server's process `boot`.
+    /// Begins to connect the process of a slot, which owns this journal, to the server's process `boot`.
     pub(super) fn open(
         &mut self,
         kernel: &mut RegionKernel,
         (slot, life): (usize, u64),
+        owned: JournalId,
         boot: u32,
     ) -> SessionId {
-        self.sessions += 1;
-        let session = SessionId(self.sessions);
-        let link = SimNodeLink::new(slot, life, boot, kernel.now());
+        let session = self.new_session();
+        let link = SimNodeLink::new(slot, life, boot, owned, kernel.now());
         self.links.insert(session, link);
         let delay = kernel.latency();
         kernel.at(delay, Event::Linked { session });
         session
+    }
+
+    /// A session of its own, for a client that is no node's.
+    pub(super) fn new_session(&mut self) -> SessionId {
+        self.sessions += 1;
+        SessionId(self.sessions)
     }
 
     pub(super) fn get(&self, session: SessionId) -> Option<&SimNodeLink> {

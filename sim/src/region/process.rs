@@ -1,6 +1,7 @@
 //! A node's process: its machine, its journal, its copy of the region, and its program's transactions.
 
 use netram_proto::id::{JournalId, WriterId};
+use netram_proto::owner::owned_id;
 use netram_proto::time::Time;
 use netram_shared_machine::lock::TxnId;
 use netram_shared_machine::message::{JoinRequest, PeerEndpoint};
@@ -33,6 +34,13 @@ pub(super) struct ProgramTxn {
     pub(super) must_succeed: bool,
 }
 
+/// Draws the id of something that has an owner.
+pub(super) fn draw_owned(kernel: &mut RegionKernel) -> u128 {
+    let mut digest = [0; 32];
+    digest[..8].copy_from_slice(&kernel.rng.draw().to_be_bytes());
+    owned_id(&digest)
+}
+
 pub(super) struct RegionProcess {
     pub(super) life: u64,
     pub(super) node: RegionNode<PayloadBytes>,
@@ -59,7 +67,7 @@ impl RegionProcess {
         slot: usize,
         life: u64,
     ) -> RegionProcess {
-        let id = JournalId(u128::from(kernel.rng.draw()));
+        let id = JournalId(draw_owned(kernel));
         let who = WriterId(kernel.rng.draw());
         let journal = RegionJournal::create(disk, id, who, &kernel.profile, slot, kernel.planted());
         let config = NodeConfig {

@@ -41,9 +41,11 @@ pub(super) enum RegionFault {
     PauseLender,
     /// The server's disk is slow for a while.
     SlowDisk,
+    /// A client with the cluster's key speaks for a node that it is not.
+    Intrude,
 }
 
-const FAULTS: [RegionFault; 14] = [
+const FAULTS: [RegionFault; 15] = [
     RegionFault::BreakLink,
     RegionFault::SilenceLink,
     RegionFault::BreakConn,
@@ -58,6 +60,7 @@ const FAULTS: [RegionFault; 14] = [
     RegionFault::LoseLender,
     RegionFault::PauseLender,
     RegionFault::SlowDisk,
+    RegionFault::Intrude,
 ];
 
 /// Parameters of one region.

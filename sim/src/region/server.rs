@@ -95,6 +95,7 @@ impl ServerHost {
         let mut process = RegionServer::new(config, self.disk.table.clone(), now);
         let recent = self.disk.log.iter().skip(trimmed);
         let recent = recent.map(|merged| (merged.node, merged.number, merged.payload.clone()));
+        process.plant(kernel.planted());
         process.remember(recent.collect());
         self.process = Some(process);
     }

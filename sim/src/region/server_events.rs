@@ -62,7 +62,12 @@ pub(super) fn on_server_message(world: &mut World, session: SessionId, message: 
             .kernel
             .tell(|| format!("the server hears {message:?} of slot {slot}"));
     }
+    let link = world.node_links.get_mut(session);
+    let proof = link.and_then(|link| link.take_proof());
     if let Some(process) = world.server.process_mut() {
+        if let Some(journal) = proof {
+            process.on_proven(session, journal);
+        }
         process.handle(now, session, message);
     }
     after_server(world);

@@ -19,11 +19,16 @@ const OF_NODES: [PlantedFault; 3] = [
 ];
 
 /// These need nodes of a shared region and their server; all other worlds are left out.
-const OF_REGIONS: [PlantedFault; 2] = [PlantedFault::SleepStopsClock, PlantedFault::SilenceTrusted];
+const OF_REGIONS: [PlantedFault; 3] = [
+    PlantedFault::SleepStopsClock,
+    PlantedFault::SilenceTrusted,
+    PlantedFault::NodeOwnerIgnored,
+];
 /// Rule numbers of `docs/design/shared.md`: a node that holds a lock has everything acknowledged under it,
-/// and every acquire ends.
+/// every acquire ends, and a node is its owner's.
 const REGION_GRANTED: u8 = REGION_RULES + 5;
 const REGION_ENDS: u8 = REGION_RULES + 9;
+const REGION_OWNER: u8 = REGION_RULES + 13;
 
 /// These need an owner with pages at lenders; all other worlds are left out.
 const OF_DEPOSITS: [PlantedFault; 10] = [
@@ -95,6 +100,7 @@ macro_rules! faults {
 
 faults! {
     obeying_one_that_is_no_owner_is_found: OwnerIgnored breaks [15];
+    speaking_for_a_node_of_anothers_is_found: NodeOwnerIgnored breaks [REGION_OWNER];
     believing_an_unsigned_fence_is_found: UnsignedFenceBelieved breaks [15];
     counting_any_member_is_found: AnyInsteadOfRule breaks [1];
     counting_stale_acknowledgements_is_found: StaleAckCounts breaks [1, 3, 11];

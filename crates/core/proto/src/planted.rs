@@ -120,6 +120,8 @@ pub enum PlantedFault {
     JoinIgnored,
     /// (15) A lender lets a client bind a journal that the client does not own.
     OwnerIgnored,
+    /// (15) A region's server lets a session speak for a node whose journal its client does not own.
+    NodeOwnerIgnored,
     /// (15) A client believes a lender that claims a fence which the journal's owner has not signed.
     UnsignedFenceBelieved,
     /// (16) Recovery asks only the addresses in the view.
@@ -155,7 +157,7 @@ pub enum PlantedFault {
 
 impl PlantedFault {
     /// All faults, in the order of their rules.
-    pub const ALL: [PlantedFault; 70] = [
+    pub const ALL: [PlantedFault; 71] = [
         PlantedFault::AnyInsteadOfRule,
         PlantedFault::StaleAckCounts,
         PlantedFault::MulticastCountsAsHeld,
@@ -211,6 +213,7 @@ impl PlantedFault {
         PlantedFault::AliasJoins,
         PlantedFault::JoinIgnored,
         PlantedFault::OwnerIgnored,
+        PlantedFault::NodeOwnerIgnored,
         PlantedFault::UnsignedFenceBelieved,
         PlantedFault::MovedCountsAsGone,
         PlantedFault::CleanTooEarly,

@@ -13,6 +13,9 @@ pub const SHARED_HEADER_BYTES_MAX: usize = 64;
 pub const SHARED_MESSAGE_BYTES_MAX: usize = RECORD_BYTES_MAX + SHARED_HEADER_BYTES_MAX;
 /// Maximum bytes of the name that a node gives itself.
 pub const NODE_NAME_BYTES_MAX: usize = 256;
+/// Maximum number of links that one node may have opened. A node that opens twenty a second reaches it after
+/// six years; the number only tells later links from earlier ones.
+pub const NODE_LINKS_MAX: u64 = 1 << 32;
 /// Maximum number of locks of one region. All their spans and versions fit one message.
 pub const REGION_LOCKS_MAX: usize = 1 << 20;
 /// Maximum number of node ids that a region remembers. The ids that have been gone longest are forgotten

@@ -10,11 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use netram_proto::id::JournalId;
+use netram_proto::owner::OwnerProof;
 use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::pending_connections::PendingLimits;
 use netram_transport::{
     Acceptor, AcceptorLimits, ConnectionHandler, GreetOutcome, Link, LinkError, ListenError, Listener,
-    NetAddress, Poller, Security, Waker,
+    NetAddress, Poller, Security, Waker, check_proof,
 };
 
 use super::Channel;
@@ -38,6 +40,8 @@ pub trait SessionHandler: Send + Sync {
 pub struct AcceptedSession {
     /// Purpose of the session.
     pub kind: SessionKind,
+    /// Journal whose key the client has proven to hold.
+    pub owned: Option<JournalId>,
     /// The session's channel. It refuses long messages until [`Channel::allow_long_messages`].
     pub channel: Channel,
     /// Permit of the session, held as long as the session. Status sessions have permits of their own, so that
@@ -224,7 +228,8 @@ struct SessionGreeter {
 
 impl ConnectionHandler for SessionGreeter {
     type Permit = SessionPermit;
-    type Greeting = ();
+    /// The journal that the client has proven to own.
+    type Greeting = Option<JournalId>;
     type Request = SessionKind;
 
     fn is_stopping(&self) -> bool {
@@ -240,40 +245,64 @@ impl ConnectionHandler for SessionGreeter {
         (sessions.count() < self.config.sessions_max).then(|| sessions.clone())
     }
 
-    fn greet(&mut self, _listener: usize, link: &mut Link, (): &mut ()) -> GreetOutcome<SessionKind> {
+    fn greet(
+        &mut self,
+        _listener: usize,
+        link: &mut Link,
+        owned: &mut Option<JournalId>,
+    ) -> GreetOutcome<SessionKind> {
         let asking = &self.permits.status;
         let may_ask = match self.config.tells_status {
             false => Err(RefusalReason::RegionOnly),
             true if asking.count() >= STATUS_SESSIONS_MAX => Err(RefusalReason::NoRoom),
             true => Ok(SessionKind::Status),
         };
-        greet(link, may_ask).unwrap_or(GreetOutcome::Gone)
+        greet(link, may_ask, owned).unwrap_or(GreetOutcome::Gone)
     }
 
-    fn take(&mut self, errand: SessionKind, link: Link, (): (), permit: SessionPermit) {
+    fn take(&mut self, errand: SessionKind, link: Link, owned: Option<JournalId>, permit: SessionPermit) {
         let permit = match errand {
             SessionKind::Node => permit,
             SessionKind::Status => self.permits.status.clone(),
         };
         self.service.take(AcceptedSession {
             kind: errand,
+            owned,
             channel: Channel::new(link),
             permit,
         });
     }
 }
 
-/// Handles a pending session's first frame. `may_ask`: the answer to a request for the status.
+/// Handles a pending session's first frame, and the proof before it if there is one. `may_ask`: the answer to
+/// a request for the status.
 fn greet(
     link: &mut Link,
     may_ask: Result<SessionKind, RefusalReason>,
+    owned: &mut Option<JournalId>,
 ) -> Result<GreetOutcome<SessionKind>, LinkError> {
-    let Some(packet) = link.receive()? else {
-        return Ok(GreetOutcome::Waits);
+    let kind = loop {
+        let Some(packet) = link.receive()? else {
+            return Ok(GreetOutcome::Waits);
+        };
+        let frame = Frame::parse(packet);
+        match &frame {
+            // A session takes one proof, so that it costs at most one check of a signature.
+            Ok(frame) if frame.header.kind == FrameKind::Prove && owned.is_none() => {
+                let proof = OwnerProof::parse(frame.body);
+                let owner = proof.and_then(|proof| check_proof(link.session(), &proof));
+                match owner {
+                    Some(owner) => *owned = Some(JournalId(owner.owned())),
+                    None => break Ok(FrameKind::Prove),
+                }
+            }
+            _ => break frame.map(|frame| frame.header.kind),
+        }
     };
-    let kind = Frame::parse(packet).map(|frame| frame.header.kind);
     let errand = match kind {
         Ok(FrameKind::Share) => Ok(SessionKind::Node),
+        Ok(FrameKind::Prove) if owned.is_none() => Err(RefusalReason::NotOwner),
+        Ok(FrameKind::Prove) => Err(RefusalReason::Malformed),
         Ok(FrameKind::Status) => may_ask,
         Ok(_) => Err(RefusalReason::RegionOnly),
         Err(_) => Err(RefusalReason::Malformed),
@@ -290,6 +319,10 @@ fn greet(
         RefusalReason::NoRoom => tracing::info!(
             peer,
             "too many clients ask for the status at once; one was refused"
+        ),
+        RefusalReason::NotOwner => tracing::warn!(
+            peer,
+            "connection refused: its proof that it owns a journal is wrong, or was made for another link"
         ),
         _ => tracing::warn!(
             peer,

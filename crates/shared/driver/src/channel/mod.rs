@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_shared_machine::limit::SHARED_MESSAGE_BYTES_MAX;
 use netram_transport::link::PACKET_BYTES_MAX;
-use netram_transport::{ConnectError, Interest, Link, LinkError, NetAddress, Poller, Security, connect};
+use netram_transport::{
+    ConnectError, Interest, Link, LinkError, NetAddress, OwnerKey, Poller, Security, connect,
+};
 
 pub use acceptor::{
     AcceptedSession, AcceptorConfig, AcceptorError, SessionAcceptor, SessionHandler, SessionKind,
@@ -105,7 +107,22 @@ impl Channel {
         security: &Security,
         timeout: Duration,
     ) -> Result<Channel, ChannelOpenError> {
-        let mut channel = Channel::greeted(address, security, timeout, FrameKind::Share)?;
+        Channel::open_as(address, security, timeout, None)
+    }
+
+    /// Opens a channel like [`open`](Self::open), and proves first that the client is `owner`. A server of an
+    /// earlier release, which does not ask for proofs, gets none.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_as(
+        address: &NetAddress,
+        security: &Security,
+        timeout: Duration,
+        owner: Option<&OwnerKey>,
+    ) -> Result<Channel, ChannelOpenError> {
+        let mut channel = Channel::greeted(address, security, timeout, FrameKind::Share, owner)?;
         channel.allow_long_messages();
         Ok(channel)
     }
@@ -119,7 +136,7 @@ impl Channel {
         bytes_max: usize,
     ) -> Result<Vec<u8>, ChannelOpenError> {
         let deadline = Instant::now() + timeout;
-        let mut channel = Channel::greeted(address, security, timeout, FrameKind::Status)?;
+        let mut channel = Channel::greeted(address, security, timeout, FrameKind::Status, None)?;
         channel.inbox.set_max(bytes_max);
         let poller = Poller::new()?;
         poller.add(&channel, 0, Interest::Read)?;
@@ -142,9 +159,13 @@ impl Channel {
         security: &Security,
         timeout: Duration,
         errand: FrameKind,
+        owner: Option<&OwnerKey>,
     ) -> Result<Channel, ChannelOpenError> {
         let deadline = Instant::now() + timeout;
         let mut link = connect(address, security, timeout)?;
+        if let Some(owner) = owner {
+            owner.introduce(&mut link)?;
+        }
         link.send(&[&FrameHeader::new(errand).encode(0)])?;
         let poller = Poller::new()?;
         poller.add(&link, 0, Interest::Read)?;

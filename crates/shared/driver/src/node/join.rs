@@ -12,6 +12,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use netram_journal::owner::JournalOwner;
 use netram_journal::seal::DataKey;
 use netram_journal::{Journal, JournalConfig, JournalPaths};
 use netram_proto::journal::{ServerAck, Voter};
@@ -85,6 +86,7 @@ fn attempt(options: &NodeOptions, root: PathBuf) -> Result<JoinedNode, JoinError
     let view = journal.newest_view();
     let key = JournalPaths::at(&root).key();
     let key = DataKey::load(&key).map_err(|cause| JoinError::Directory { path: key, cause })?;
+    let owner = JournalOwner::of(view.journal, &key).expect("the journal was opened with its key");
     let version = view.version;
     let machine = Machine::new(NodeConfig {
         join: JoinRequest {
@@ -119,6 +121,7 @@ fn attempt(options: &NodeOptions, root: PathBuf) -> Result<JoinedNode, JoinError
         address: options.server.clone(),
         security: options.security.clone(),
         wait: options.wait,
+        owner,
     };
     let mut session = connect(&server, until)?;
     let made = joining.get_region(&mut session, fresh, options, until)?;

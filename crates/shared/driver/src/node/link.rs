@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use netram_journal::owner::JournalOwner;
 use netram_shared_machine::message::MessageError;
 use netram_shared_machine::{ToNode, ToServer};
 use netram_transport::{NetAddress, Security, WaitPolicy};
@@ -39,12 +40,14 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// Maximum sleep: bounds the delay of stopping the node if a wake-up is missed.
 const WAIT_MAX: Duration = Duration::from_millis(50);
 
-/// Address of the server, and protection of links to it.
+/// Address of the server, protection of links to it, and the node's proof of who it is.
 #[derive(Clone, Debug)]
 pub(super) struct ServerAddress {
     pub(super) address: NetAddress,
     pub(super) security: Security,
     pub(super) wait: WaitPolicy,
+    /// Proves to the server that this node has its journal's key.
+    pub(super) owner: JournalOwner,
 }
 
 /// Failure after which a link is unusable.
@@ -74,7 +77,8 @@ pub(super) struct ServerSession {
 
 impl ServerSession {
     pub(super) fn open(server: &ServerAddress) -> Result<ServerSession, ChannelOpenError> {
-        let channel = Channel::open(&server.address, &server.security, CONNECT_TIMEOUT)?;
+        let (address, owner) = (&server.address, server.owner.key());
+        let channel = Channel::open_as(address, &server.security, CONNECT_TIMEOUT, owner)?;
         let rest = ChannelWait::new(&channel, server.wait)?;
         Ok(ServerSession {
             channel,

@@ -21,6 +21,7 @@ mod node_capture;
 mod node_kill;
 mod node_losses;
 mod offline;
+mod owned_nodes;
 mod recall;
 mod rescue;
 mod restart;

@@ -69,6 +69,8 @@ pub enum JoinRefusal {
     Journal,
     /// The server remembers as many node ids as it can.
     Full,
+    /// The journal has an owner, and the link has no proof that the node is it.
+    Owner,
 }
 
 /// Message of the server to a node. `P` is a record's payload, or bytes of the region.
@@ -367,6 +369,7 @@ fn decode<'a>(from: &mut ByteReader<'a>) -> Decoded<ToNode<&'a [u8]>> {
             0 => JoinRefusal::Region,
             1 => JoinRefusal::Journal,
             2 => JoinRefusal::Full,
+            3 => JoinRefusal::Owner,
             _ => return Err(MessageError::Field("refusal")),
         }),
         17 => ToNode::PeerGroup {

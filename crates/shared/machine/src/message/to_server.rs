@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::limit::{NODE_NAME_BYTES_MAX, REGION_LOCKS_MAX, REGION_NODES_MAX};
+use crate::limit::{NODE_LINKS_MAX, NODE_NAME_BYTES_MAX, REGION_LOCKS_MAX, REGION_NODES_MAX};
 use crate::lock::{ToService, TokenClaim};
 use crate::{GrantNumber, LockVersion, NodeId, Position, RecordNumber, RegionId};
 use netram_proto::id::JournalId;
@@ -280,7 +280,7 @@ fn decode<'a>(from: &mut ByteReader<'a>) -> Decoded<ToServer<&'a [u8]>> {
         2 => ToServer::Resume {
             region: RegionId(from.u128()?),
             node: super::node(from)?,
-            link: from.varint()?,
+            link: link_number(from)?,
             whole: super::flag(from)?,
             applied: super::numbers(from, REGION_NODES_MAX)?,
         },
@@ -345,8 +345,17 @@ impl JoinRequest {
             key: super::bytes(from, DATA_KEY_BYTES_MAX, "key")?.to_vec(),
             begins: super::link(from)?,
             lazy: super::flag(from)?,
-            link: from.varint()?,
+            link: link_number(from)?,
         })
+    }
+}
+
+/// Reads a link's number. An unbounded one could be the last that the server ever accepts of its node.
+fn link_number(from: &mut ByteReader<'_>) -> Decoded<u64> {
+    let number = from.varint()?;
+    match number <= NODE_LINKS_MAX {
+        true => Ok(number),
+        false => Err(MessageError::Field("link")),
     }
 }
 

@@ -91,6 +91,7 @@ impl fmt::Display for NodeEnd {
                 out.write_str("the journal belongs to an earlier node id: offer it to the server, and join with a new journal")
             }
             NodeEnd::Refused(JoinRefusal::Full) => out.write_str("the server remembers the maximum number of node ids and admits no new node"),
+            NodeEnd::Refused(JoinRefusal::Owner) => out.write_str("the node has not proven that it owns its journal: run the same release on node and server"),
             NodeEnd::Violation(misled) => misled.fmt(out),
             NodeEnd::Diverged => out.write_str(
                 "the node has applied a record that is not part of the region: the peer that sent it is faulty, or lost a record that it had acknowledged",

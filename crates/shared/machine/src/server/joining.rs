@@ -11,13 +11,22 @@ use crate::limit::REGION_NODES_MAX;
 use crate::lock::{LockMisuse, TokenClaim};
 use crate::message::{JoinRefusal, JoinReply, JoinRequest, ToNode, ToServer};
 use crate::{NodeId, RecordNumber, RegionId};
+use netram_proto::id::JournalId;
+use netram_proto::owner::is_owned;
+use netram_proto::planted::PlantedFault;
 use netram_proto::time::Time;
 
 impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
     /// Handles a message over a link whose node is not known.
     pub(super) fn on_unknown_link(&mut self, now: Time, session: SessionId, message: ToServer<P>) {
         match message {
+            ToServer::Join(join) if !self.may_speak_for(session, join.view.journal) => {
+                self.close_with(session, ToNode::Refused(JoinRefusal::Owner));
+            }
             ToServer::Join(join) => self.on_join(now, session, join),
+            ToServer::Resume { node, .. } if !self.may_resume(session, node) => {
+                self.close_with(session, ToNode::Refused(JoinRefusal::Owner));
+            }
             ToServer::Resume {
                 region,
                 node,
@@ -41,6 +50,18 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
             // From a node that has ended and has not heard of that yet.
             _ => (),
         }
+    }
+
+    /// Whether a session's client may speak for the node with this journal. A journal without owner belongs
+    /// to everybody with the cluster key.
+    fn may_speak_for(&self, session: SessionId, journal: JournalId) -> bool {
+        let proven = self.wires.get(&session).and_then(|wire| wire.owned);
+        !is_owned(journal.0) || proven == Some(journal) || self.planted.is(PlantedFault::NodeOwnerIgnored)
+    }
+
+    fn may_resume(&self, session: SessionId, node: NodeId) -> bool {
+        let peer = self.peers.get(&node);
+        peer.is_none_or(|peer| self.may_speak_for(session, peer.id))
     }
 
     /// Whether a node introduces itself over a link that it has given up since. Its machine went on sending

@@ -50,6 +50,8 @@ use alloc::vec::Vec;
 use super::lock::LockService;
 use super::message::{RegionOpening, ToNode, ToServer};
 use super::{GrantNumber, MergeQueue, MissingVersion, NodeId, Position, RecordNumber};
+use netram_proto::id::JournalId;
+use netram_proto::planted::FaultSwitch;
 use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::ChainPoint;
 use peer::ServerPeer;
@@ -91,10 +93,23 @@ pub struct ServerConfig {
 #[derive(Clone, Debug)]
 struct Wire<P> {
     node: Option<NodeId>,
+    /// Journal whose key the client has proven to hold.
+    owned: Option<JournalId>,
     /// Messages that are sent before all others.
     urgent: VecDeque<ToNode<P>>,
     /// Whether the link is closed after the messages in `urgent`.
     closing: bool,
+}
+
+impl<P> Default for Wire<P> {
+    fn default() -> Wire<P> {
+        Wire {
+            node: None,
+            owned: None,
+            urgent: VecDeque::new(),
+            closing: false,
+        }
+    }
 }
 
 /// A record that has come and is not merged.
@@ -140,6 +155,7 @@ pub struct RegionServer<P> {
     ticked: Time,
     /// Multicast group that nodes send to.
     group: String,
+    planted: FaultSwitch,
 }
 
 impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
@@ -169,6 +185,7 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
             ceiling_requested: false,
             ticked: now,
             group: String::new(),
+            planted: FaultSwitch::NONE,
         };
         for (node, row) in table.nodes {
             let standing = match row.state {
@@ -222,13 +239,20 @@ impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
         assert_eq!(self.ring.newest(), newest);
     }
 
-    /// Handles a message. The first one over a session creates the session.
+    /// Plants a fault (simulator tests only).
+    pub fn plant(&mut self, planted: FaultSwitch) {
+        self.planted = planted;
+    }
+
+    /// Notes that the client of a session has proven to hold this journal's key. The proof comes before the
+    /// session's first message.
+    pub fn on_proven(&mut self, session: SessionId, journal: JournalId) {
+        self.wires.entry(session).or_default().owned = Some(journal);
+    }
+
+    /// Handles a message. The first one over a session creates the session, unless a proof did.
     pub fn handle(&mut self, now: Time, session: SessionId, message: ToServer<P>) {
-        let wire = self.wires.entry(session).or_insert_with(|| Wire {
-            node: None,
-            urgent: VecDeque::new(),
-            closing: false,
-        });
+        let wire = self.wires.entry(session).or_default();
         if wire.closing {
             return;
         }

@@ -9,6 +9,7 @@ mod lock;
 mod merge;
 mod message;
 mod outcomes;
+mod owners;
 mod random;
 mod resuming;
 mod retirements;

@@ -179,7 +179,7 @@ impl ServeDriver {
     fn add_link(&mut self, arrival: AcceptedSession) {
         self.sessions += 1;
         let session = SessionId(self.sessions);
-        let errand = arrival.kind;
+        let (errand, owned) = (arrival.kind, arrival.owned);
         let mut line = NodeLink::new(arrival, self.now);
         if errand == SessionKind::Status {
             line.channel.queue(&[self.status_lately()]);
@@ -192,6 +192,9 @@ impl ServeDriver {
             return;
         }
         self.links.insert(session, line);
+        if let Some(journal) = owned {
+            self.server.on_proven(session, journal);
+        }
         // Bytes that have left the kernel with the greeting are not reported.
         self.due.push(session);
     }

@@ -9,9 +9,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use netram_journal::owner::JournalOwner;
 use netram_journal::seal::{DataKey, KEY_BYTES};
 use netram_journal::{FencedJournal, FencedJournalError, JournalConfig};
+use netram_proto::id::JournalId;
 use netram_proto::journal::{PeerAnswer, RecoveryError};
+use netram_proto::owner::is_owned;
 use netram_shared_machine::NodeId;
 use netram_shared_machine::server::{NodeJournal, SessionId};
 use netram_transport::Security;
@@ -207,9 +210,12 @@ impl Readings {
     }
 }
 
-/// Whether the bytes are a journal's key, or empty for none.
-pub(super) fn is_key(key: &[u8]) -> bool {
-    key.is_empty() || key.len() == KEY_BYTES
+/// Whether the bytes are the key of this journal, or empty for one whose records are not sealed.
+pub(super) fn is_key_of(journal: JournalId, key: &[u8]) -> bool {
+    match key.try_into() {
+        Ok(key) => JournalOwner::of(journal, &DataKey::from_bytes(key)).is_ok(),
+        Err(_) => key.is_empty() && !is_owned(journal.0),
+    }
 }
 
 fn fenced_journal(journal: &NodeJournal) -> Option<FencedJournal> {

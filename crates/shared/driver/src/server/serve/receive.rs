@@ -8,7 +8,7 @@ use netram_transport::{LinkError, ReadyEvents};
 use super::RegionServeError;
 use super::driver::{ServeDriver, WAKER_TOKEN};
 use super::node_link::{DeferredMessage, NodeLink, ServerPayload};
-use super::readings::is_key;
+use super::readings::is_key_of;
 use crate::channel::ChannelError;
 use crate::limit::{MESSAGES_A_TURN, QUEUED_REPLIES_MAX};
 use crate::server::store::PayloadError;
@@ -141,10 +141,10 @@ impl ServeDriver {
 
     /// Reason to refuse a join request before the machine sees it, if any.
     fn refusal(&self, join: &JoinRequest) -> Option<JoinRefusal> {
-        if !is_key(&join.key) {
+        if !is_key_of(join.view.journal, &join.key) {
             tracing::error!(
                 bytes = join.key.len(),
-                "a node's journal has a key of an invalid length"
+                "a node's journal has a key of an invalid length, or another journal's"
             );
             return Some(JoinRefusal::Journal);
         }

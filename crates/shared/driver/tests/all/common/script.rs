@@ -12,7 +12,7 @@ use netram_shared_machine::{
     GrantNumber, LockId, LockMode, LockVersion, NodeId, Position, RecordNumber, RegionId, Stamp, ToNode,
     ToServer,
 };
-use netram_transport::{NetAddress, Security};
+use netram_transport::{NetAddress, OwnerKey, Security};
 
 use super::PATIENCE;
 use super::history::{SPAN, payload};
@@ -37,6 +37,8 @@ pub(crate) struct ScriptedPeer {
     pinged: Instant,
     /// Nonce of its last ping.
     nonce: u64,
+    /// Proves on each link that it owns its journal.
+    pub(crate) owner: Option<OwnerKey>,
 }
 
 pub(crate) fn join_message(view: View) -> ToServer<Bytes> {
@@ -74,6 +76,7 @@ impl ScriptedPeer {
             links: 1,
             pinged: Instant::now(),
             nonce: 0,
+            owner: None,
         }
     }
 
@@ -94,13 +97,25 @@ impl ScriptedPeer {
     ) -> (ScriptedPeer, JoinReply) {
         let mut script = ScriptedPeer::stranger(address, security, segment);
         script.journal = view.journal;
-        script.say(&join_message(view));
-        let joined = script.expect("Joined", |message| match message {
+        let joined = script.enter(&join_message(view));
+        (script, joined)
+    }
+
+    /// Joins with this request.
+    pub(crate) fn enter(&mut self, join: &ToServer<Bytes>) -> JoinReply {
+        self.say(join);
+        let joined = self.expect("Joined", |message| match message {
             ToNode::Joined(joined) => Some(joined.clone()),
             _ => None,
         });
-        (script.id, script.region, script.pings) = (joined.node, joined.opening.region, true);
-        (script, joined)
+        (self.id, self.region, self.pings) = (joined.node, joined.opening.region, true);
+        joined
+    }
+
+    /// Goes on over another link. Returns the former one.
+    pub(crate) fn reconnect(&mut self, address: &NetAddress, security: &Security) -> Channel {
+        let next = Channel::open_as(address, security, PATIENCE, self.owner.as_ref()).unwrap();
+        std::mem::replace(&mut self.channel, next)
     }
 
     /// Receives until the region is complete, and returns it.
@@ -285,20 +300,24 @@ impl ScriptedPeer {
         // It has its own records.
         applied.push((self.id, self.number));
         applied.sort_unstable();
-        let next = Channel::open(address, security, PATIENCE).unwrap();
         // As a node does, it closes the former link once the next one is answered.
-        let _before = std::mem::replace(&mut self.channel, next);
+        let _before = self.reconnect(address, security);
         self.links += 1;
-        self.say(&ToServer::Resume {
-            region: self.region,
-            node: self.id,
-            link: self.links,
-            whole: true,
-            applied,
-        });
+        self.say(&self.resumption(self.links, applied));
         self.expect("Resumed", |message| match message {
             ToNode::Resumed { merged, .. } => Some(*merged),
             _ => None,
         })
+    }
+
+    /// The message with which the node goes on over a link of this number.
+    pub(crate) fn resumption(&self, link: u64, applied: Vec<(NodeId, RecordNumber)>) -> ToServer<Bytes> {
+        ToServer::Resume {
+            region: self.region,
+            node: self.id,
+            link,
+            whole: true,
+            applied,
+        }
     }
 }
