@@ -80,6 +80,7 @@ fn inject_fault(world: &mut World, action: WorldFault) {
             }
         }
         WorldFault::MoveLender => move_lender(world),
+        WorldFault::Intrude if world.data.volume_bytes() > 0 => crate::data::intruder::intrude(world),
         WorldFault::Intrude => {
             intruder::run_intruder(&mut world.kernel, &mut world.lenders, &mut world.network, lender)
         }

@@ -91,11 +91,12 @@ impl LenderAcceptor {
     }
 
     /// Hands a connection to the service that keeps replicas of volumes.
-    fn hand_to_data(&self, link: Link, permit: ConnectionPermit, first: Vec<u8>) {
+    fn hand_to_data(&self, link: Link, permit: ConnectionPermit, first: Vec<u8>, owner: Option<OwnerId>) {
         if let Some(data) = &self.shared.data {
             data.take(DataSession {
                 link,
                 first,
+                owned: owner.map(|owner| JournalId(owner.owned())),
                 permit: DataPermit { _permit: permit },
             });
         }
@@ -168,7 +169,7 @@ impl ConnectionHandler for LenderAcceptor {
                 journal,
                 permit,
             }),
-            SessionRequest::Data(first) => self.hand_to_data(link, permit, first),
+            SessionRequest::Data(first) => self.hand_to_data(link, permit, first, greeting.owner),
             SessionRequest::Deposit(header, id) => self.hand_to_deposits(DepositArrival {
                 link,
                 header,
@@ -278,8 +279,8 @@ fn read_request(
 
 const BAD_PROOF: &str =
     "client dropped: its proof that it owns a journal is wrong, or was made for another link";
-const NOT_OWNER: &str = "client refused: it asks for a journal and does not prove that it owns it (another client's \
-                         journal, or a copy of one without its key)";
+const NOT_OWNER: &str = "client refused: it asks for a journal, or a volume's copy, and does not prove that it owns it (another \
+                         client's, or a copied directory without its key)";
 
 /// Refuses a client. The answer is best effort; the connection ends in any case.
 fn dismiss(

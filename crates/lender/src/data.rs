@@ -3,6 +3,7 @@
 //! The lender accepts, counts and lists them. The service behind the trait handles their frames and storage,
 //! in a thread that may wait for a disk; a shard may not.
 
+use netram_proto::id::JournalId;
 use netram_transport::Link;
 
 use crate::report::{CopiesReport, ReplicaReport};
@@ -27,6 +28,8 @@ pub struct DataSession {
     pub link: Link,
     /// The first frame, as received.
     pub first: Vec<u8>,
+    /// The journal that the client has proven to own. A `Follow` for another owned journal does not get here.
+    pub owned: Option<JournalId>,
     /// Held for as long as the connection.
     pub permit: DataPermit,
 }

@@ -49,10 +49,10 @@ pub(crate) struct SimDataLender {
     pub(crate) view_file: usize,
     pub(crate) header_file: usize,
     pub(crate) volume: SimVolumeFiles,
-    journal: JournalId,
+    pub(super) journal: JournalId,
     /// Bytes of records after which a stage ends.
     stage_bytes: u64,
-    planted: FaultSwitch,
+    pub(super) planted: FaultSwitch,
     pub(super) process: Option<ReplicaProcess>,
     /// The machine cannot be reached until this time.
     pub(crate) away_until: Time,

@@ -9,10 +9,12 @@
 //! | `service.rs` | the data lender as the rest of the world reaches it |
 //! | `link.rs` | the client's part: the connection, and the source's driver |
 //! | `events.rs` | events of that connection |
+//! | `intruder.rs` | a client that poses as the replica's |
 //! | `ask.rs` | questions over sessions of their own: blocks for a volume, and those of a restore |
 
 pub(crate) mod ask;
 pub(crate) mod events;
+pub(crate) mod intruder;
 mod link;
 mod log;
 mod machine;

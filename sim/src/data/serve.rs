@@ -7,8 +7,10 @@ use netram_block_machine::{
     Replica, ReplicaAction, ReplicaCondition, ReplicaDescription, ReplicaHeader, ReplicaMessage, message,
 };
 use netram_proto::failure::CallError;
-use netram_proto::id::Lsn;
+use netram_proto::id::{JournalId, Lsn};
+use netram_proto::owner::is_owned;
 use netram_proto::port::IoError;
+use netram_proto::session::{LenderSession, SessionAction};
 use netram_proto::wire::{Frame, FrameKind};
 
 use super::machine::{ReplicaProcess, SimDataLender};
@@ -42,8 +44,20 @@ pub(super) struct ServeOutcome {
 }
 
 impl SimDataLender {
-    /// Handles a frame that arrived from `client` over connection `session`.
+    /// Handles a frame that arrived from `client`, which owns the journal, over connection `session`.
     pub(super) fn handle_packet(&mut self, client: usize, session: u64, packet: &[u8]) -> ServeOutcome {
+        let owned = Some(self.journal);
+        self.handle_packet_of(owned, client, session, packet)
+    }
+
+    /// Handles a frame of a client that has proven to own a journal, or nothing.
+    pub(super) fn handle_packet_of(
+        &mut self,
+        owned: Option<JournalId>,
+        client: usize,
+        session: u64,
+        packet: &[u8],
+    ) -> ServeOutcome {
         let nothing = ServeOutcome {
             answers: Vec::new(),
             ends: true,
@@ -53,7 +67,18 @@ impl SimDataLender {
         let (Ok(frame), Some(mut process)) = (Frame::parse(packet), self.process.take()) else {
             return nothing;
         };
-        let served = self.serve(&mut process, session, &frame);
+        let known = process.session == Some(session);
+        let mut gate = LenderSession::default();
+        gate.plant(self.planted);
+        if let Some(owned) = owned {
+            gate.prove(owned.0);
+        }
+        if !known && gate.handle(&frame) != Ok(SessionAction::Data) {
+            self.process = Some(process);
+            return nothing;
+        }
+        let is_stranger = is_owned(self.journal.0) && owned != Some(self.journal);
+        let served = self.serve(&mut process, session, is_stranger, &frame);
         if process.session == Some(session) {
             process.client = client;
         }
@@ -115,11 +140,16 @@ impl SimDataLender {
         &self,
         process: &mut ReplicaProcess,
         session: u64,
+        is_stranger: bool,
         frame: &Frame<'_>,
     ) -> Result<ServeOutcome, DeadDiskError> {
         let known = process.session == Some(session);
         let question = !known && frame.header.kind == FrameKind::Inquire;
         let action = match known {
+            false if question && is_stranger => {
+                let told = describe(process).for_strangers();
+                ReplicaAction::Answer(ReplicaMessage::replica(&told))
+            }
             true => process.replica.handle(frame),
             false if question => ReplicaAction::Describe,
             false => process.replica.follow(frame),
@@ -156,7 +186,7 @@ impl SimDataLender {
                     process.log.flush(unflushed.end)?;
                     process.replica.on_flushed(unflushed.end);
                 }
-                Some(describe(process))
+                Some(ReplicaMessage::replica(&describe(process)))
             }
             ReplicaAction::Answer(message) | ReplicaAction::Refuse(message) => Some(message),
             ReplicaAction::Store(standing) => {
@@ -272,9 +302,9 @@ fn answer_fetches(process: &mut ReplicaProcess, answers: &mut Vec<ReplicaMessage
     }
 }
 
-fn describe(process: &ReplicaProcess) -> ReplicaMessage {
+fn describe(process: &ReplicaProcess) -> ReplicaDescription {
     let standing = *process.replica.replica_header();
-    ReplicaMessage::replica(&ReplicaDescription {
+    ReplicaDescription {
         follow: FollowRequest {
             identity: standing.identity,
             bytes: process.volume.geometry().bytes,
@@ -289,7 +319,7 @@ fn describe(process: &ReplicaProcess) -> ReplicaMessage {
         head: process.log.head(),
         end: process.log.end(),
         view: process.replica.view().clone(),
-    })
+    }
 }
 
 /// Applies everything in the log to the image.

@@ -43,6 +43,7 @@ pub(super) fn adapt(profile: &mut WorldProfile) {
         WorldFault::SlotDamage,
     ];
     profile.faults.retain(|action| !damage.contains(action));
+    profile.faults.push(WorldFault::Intrude);
     // Room for a replica to keep up, more often than not.
     profile.capacity *= 4;
 }

@@ -52,7 +52,8 @@ const OF_PARTIES: [PlantedFault; 3] = [
 ];
 
 /// These need a data lender; the worlds that have none are left out.
-const OF_REPLICAS: [PlantedFault; 5] = [
+const OF_REPLICAS: [PlantedFault; 6] = [
+    PlantedFault::CopyOwnerIgnored,
     PlantedFault::FlushedBeforeSync,
     PlantedFault::ReplicaWholeTooEarly,
     PlantedFault::RestoreUnproven,
@@ -100,6 +101,7 @@ macro_rules! faults {
 
 faults! {
     obeying_one_that_is_no_owner_is_found: OwnerIgnored breaks [15];
+    following_a_copy_of_anothers_is_found: CopyOwnerIgnored breaks [15];
     speaking_for_a_node_of_anothers_is_found: NodeOwnerIgnored breaks [REGION_OWNER];
     believing_an_unsigned_fence_is_found: UnsignedFenceBelieved breaks [15];
     counting_any_member_is_found: AnyInsteadOfRule breaks [1];

@@ -335,6 +335,18 @@ impl ReplicaDescription {
         self.condition == ReplicaCondition::TakenOver || ours.lacks_epoch_of(&self.view)
     }
 
+    /// What a client learns that has not proven to own the volume's journal: sizes and ages, and the wrapped
+    /// key, without which no restore could prove anything.
+    pub fn for_strangers(self) -> ReplicaDescription {
+        ReplicaDescription {
+            closed: None,
+            head: ChainPoint::default(),
+            end: ChainPoint::default(),
+            view: View::first(self.follow.identity.journal),
+            ..self
+        }
+    }
+
     fn encode(&self) -> Vec<u8> {
         let (condition, since) = self.condition.encode();
         let mut bytes = Vec::with_capacity(512);

@@ -4,6 +4,8 @@
 use std::path::Path;
 
 use netram_block::{VolumeId, VolumeSuperblock};
+use netram_journal::owner::JournalOwner;
+use netram_journal::seal::DataKey;
 use netram_journal::{Journal, JournalInspector, NewestClaim, OpenCheck};
 use netram_transport::Security;
 
@@ -71,7 +73,15 @@ pub(crate) fn before_opening(
         address: address.clone(),
         security: security.clone(),
     };
-    match ask_copy(&lender, volume_of(place)?, journal.view()) {
+    let key = DataKey::load(&place.data_key());
+    let key = key.map_err(|source| VolumeOpenError::File {
+        path: place.data_key(),
+        source,
+    })?;
+    // Opening the journal will report that the key is another one's.
+    let id = journal.view().journal;
+    let owner = JournalOwner::of(id, &key).unwrap_or_else(|_| JournalOwner::none(id));
+    match ask_copy(&lender, volume_of(place)?, &owner, journal.view()) {
         CopyClaim::None if settings.newest => Err(VolumeOpenError::DataLenderSilent {
             path: path(),
             address: address.to_string(),

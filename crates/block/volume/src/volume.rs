@@ -12,6 +12,7 @@ use netram_block::{
 use netram_block_machine::ReplicaIdentity;
 use netram_block_machine::message::FollowRequest;
 use netram_journal::forget::{UnfreedWindow, WindowRelease};
+use netram_journal::owner::JournalOwner;
 use netram_journal::seal::DataKey;
 use netram_journal::{Journal, JournalStatus};
 use netram_proto::journal::View;
@@ -378,13 +379,13 @@ fn announce(
         path: place.root().to_path_buf(),
         cause,
     })?;
-    let follow = follow_request(place, journal, &superblock, security)?;
+    let (follow, owner) = follow_request(place, journal, &superblock, security)?;
     let lender = DataLenderEndpoint {
         // The data lender may have another address by now.
         address: data_lender.unwrap_or(&restored_from).clone(),
         security: security.clone(),
     };
-    announce_first_view(&lender, &follow, &journal.newest_view()).map_err(|why| {
+    announce_first_view(&lender, (&follow, &owner), &journal.newest_view()).map_err(|why| {
         VolumeOpenError::Unannounced {
             path: place.root().to_path_buf(),
             why: Box::new(why),
@@ -422,7 +423,7 @@ fn feeder_parts(
         cause,
     })?;
     let follow = follow_request(place, journal, &superblock, &security)?;
-    if follow.wrapped_key.is_empty() {
+    if follow.0.wrapped_key.is_empty() {
         tracing::warn!(
             path = %place.root().display(), lender = %address,
             "the volume has no recovery key, so the data lender's copy cannot be restored on another machine; run `netram volume rekey`"
@@ -436,17 +437,18 @@ fn feeder_parts(
     }))
 }
 
-/// The volume's description for its data lender.
+/// The volume's description for its data lender, and the owner that proves itself there.
 fn follow_request(
     place: &VolumePaths,
     journal: &Journal,
     superblock: &VolumeSuperblock,
     security: &Security,
-) -> Result<FollowRequest, VolumeOpenError> {
+) -> Result<(FollowRequest, JournalOwner), VolumeOpenError> {
     let failed = |path| move |source| VolumeOpenError::File { path, source };
     let key = DataKey::load(&place.data_key()).map_err(failed(place.data_key()))?;
     let wrapped = place.wrapped_key().map_err(failed(place.recovery()))?;
-    Ok(FollowRequest {
+    let owner = JournalOwner::of(journal.id(), &key).expect("the journal was opened with its key");
+    let follow = FollowRequest {
         identity: ReplicaIdentity {
             volume: superblock.volume.0,
             journal: journal.id(),
@@ -455,7 +457,8 @@ fn follow_request(
         capacity: journal.state().capacity,
         wrapped_key: wrapped_for(security, wrapped, &key),
         key: key.as_bytes().to_vec(),
-    })
+    };
+    Ok((follow, owner))
 }
 
 /// The view that closing the journal will store.

@@ -122,6 +122,8 @@ pub enum PlantedFault {
     OwnerIgnored,
     /// (15) A region's server lets a session speak for a node whose journal its client does not own.
     NodeOwnerIgnored,
+    /// (15) A data lender lets a client follow a copy whose journal the client does not own.
+    CopyOwnerIgnored,
     /// (15) A client believes a lender that claims a fence which the journal's owner has not signed.
     UnsignedFenceBelieved,
     /// (16) Recovery asks only the addresses in the view.
@@ -157,7 +159,7 @@ pub enum PlantedFault {
 
 impl PlantedFault {
     /// All faults, in the order of their rules.
-    pub const ALL: [PlantedFault; 71] = [
+    pub const ALL: [PlantedFault; 72] = [
         PlantedFault::AnyInsteadOfRule,
         PlantedFault::StaleAckCounts,
         PlantedFault::MulticastCountsAsHeld,
@@ -214,6 +216,7 @@ impl PlantedFault {
         PlantedFault::JoinIgnored,
         PlantedFault::OwnerIgnored,
         PlantedFault::NodeOwnerIgnored,
+        PlantedFault::CopyOwnerIgnored,
         PlantedFault::UnsignedFenceBelieved,
         PlantedFault::MovedCountsAsGone,
         PlantedFault::CleanTooEarly,

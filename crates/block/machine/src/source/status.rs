@@ -47,6 +47,9 @@ impl core::fmt::Display for ReplicaTrouble {
             ReplicaTrouble::Refused(RefusalReason::DataElsewhere) => out.write_str(
                 "this lender accepts data sessions only at another address and with a separate key: configure that address (the lender's --data-listen) and the key (`data-lender-key-file`, NETRAM_DATA_LENDER_KEY_FILE)",
             ),
+            ReplicaTrouble::Refused(RefusalReason::NotOwner) => out.write_str(
+                "the data lender does not take this machine for the volume's owner: run the same release on both machines",
+            ),
             ReplicaTrouble::Refused(refusal) => write!(out, "the data lender refused the session: {refusal:?}"),
             ReplicaTrouble::DiskFailed(28) => out.write_str("the data lender's disk is full"),
             ReplicaTrouble::DiskFailed(errno) => {

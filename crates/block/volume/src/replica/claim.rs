@@ -11,6 +11,7 @@ use netram_block_machine::limit::REPLICA_FLIGHT_BYTES_MAX;
 use netram_block_machine::message::{FollowRequest, MAP_BLOCKS_PER_FRAME};
 use netram_block_machine::{FollowReply, ReplicaCondition, ReplicaDescription, ReplicaMessage};
 use netram_journal::Journal;
+use netram_journal::owner::JournalOwner;
 use netram_proto::id::{Lsn, WriterId};
 use netram_proto::journal::View;
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
@@ -70,19 +71,29 @@ pub(super) fn refused(refusal: u8) -> RestoreError {
         Some(RefusalReason::Fenced) => {
             "a newer client has claimed the copy, or it was taken over on the data lender".to_owned()
         }
+        Some(RefusalReason::NotOwner) => {
+            "it does not take this machine for the volume's owner: run the same release on both machines"
+                .to_owned()
+        }
         Some(refusal) => format!("{refusal:?}"),
         None => format!("unknown reason {refusal}; the data lender may run a newer release"),
     })
 }
 
-/// Describes the copy, whole or not. Changes nothing there.
+/// Describes the copy, whole or not, to the owner of its journal. Anybody else learns the wrapped key, sizes
+/// and ages. Changes nothing there.
 pub(super) fn look(
     lender: &DataLenderEndpoint,
     volume: VolumeId,
+    owner: Option<&JournalOwner>,
     longest: Duration,
 ) -> Result<ReplicaDescription, RestoreError> {
     let link = connect(&lender.address, &lender.security, longest)?;
-    describe_any(&mut ReplicaLink::new(link)?, lender, volume, longest)
+    let mut wire = match owner {
+        Some(owner) => ReplicaLink::of_owner(link, owner)?,
+        None => ReplicaLink::new(link)?,
+    };
+    describe_any(&mut wire, lender, volume, longest)
 }
 
 fn describe(
@@ -129,12 +140,16 @@ fn describe_any(
 pub(super) fn claim(
     lender: &DataLenderEndpoint,
     volume: VolumeId,
+    owner: &JournalOwner,
 ) -> Result<ReplicaDescription, RestoreError> {
-    let mut wire = lender.connect()?;
+    let mut wire = lender.connect(owner)?;
     let before = describe(&mut wire, lender, volume)?;
+    if before.follow.identity.journal != owner.journal() {
+        return Err(RestoreError::Malformed);
+    }
     // The data lender closes the connection after an inquiry, so the claim needs another session.
     drop(wire);
-    let mut wire = lender.connect()?;
+    let mut wire = lender.connect(owner)?;
     let mut writer = [0; 8];
     SystemRandom::new()
         .fill(&mut writer)
@@ -162,6 +177,7 @@ pub(super) fn claim(
 pub(super) struct Claimant<'a> {
     pub(super) lender: &'a DataLenderEndpoint,
     pub(super) follow: &'a FollowRequest,
+    pub(super) owner: &'a JournalOwner,
 }
 
 impl Claimant<'_> {
@@ -218,7 +234,7 @@ impl Claimant<'_> {
         blocks: u64,
         each: &mut dyn FnMut(Range<u64>) -> Result<(), RestoreError>,
     ) -> Result<(), RestoreError> {
-        let mut wire = self.lender.connect()?;
+        let mut wire = self.lender.connect(self.owner)?;
         let follow = self.follow.claim(view.epoch, view.writer, true);
         ask(&mut wire, &follow, FrameKind::Following)?.map_err(refused)?;
         let mut first = 0;
@@ -239,7 +255,7 @@ impl Claimant<'_> {
 
     /// Opens a session in which the copy stores `view`, if it belongs to the history of `ours`.
     fn begin(&self, view: &View, ours: &View, closed: bool) -> Result<ReplicaLink, RestoreError> {
-        let mut wire = self.lender.connect()?;
+        let mut wire = self.lender.connect(self.owner)?;
         let follow = self.follow.claim(view.epoch, view.writer, closed);
         let answer = ask(&mut wire, &follow, FrameKind::Following)?.map_err(refused)?;
         let following = FollowReply::decode(&answer.frame()).ok_or(RestoreError::Malformed)?;

@@ -14,6 +14,7 @@ use netram_block_machine::{
     ReplicaMessage, ReplicaSource, ReplicaTrouble, SourceAction, SourceConfig, SourceStatus, SourceTiming,
 };
 use netram_journal::Journal;
+use netram_journal::owner::JournalOwner;
 use netram_proto::id::Lsn;
 use netram_proto::journal::{ReplicaAck, View};
 use netram_proto::port::RecordLog;
@@ -62,6 +63,7 @@ pub(crate) struct FeederParts {
     pub(crate) address: NetAddress,
     pub(crate) security: Security,
     pub(crate) follow: FollowRequest,
+    pub(crate) owner: JournalOwner,
     pub(crate) window_bytes: u64,
     pub(crate) timing: SourceTiming,
     pub(crate) copy: CopySource,
@@ -74,7 +76,7 @@ impl FeederParts {
     pub(crate) fn new(
         address: NetAddress,
         security: Security,
-        follow: FollowRequest,
+        (follow, owner): (FollowRequest, JournalOwner),
         window_bytes: u64,
         view: &View,
     ) -> FeederParts {
@@ -82,12 +84,14 @@ impl FeederParts {
             address: address.clone(),
             security: security.clone(),
             follow: follow.clone(),
+            owner: owner.clone(),
             view: view.clone(),
         });
         FeederParts {
             address,
             security,
             follow,
+            owner,
             window_bytes,
             timing: SourceTiming::default(),
             copy,
@@ -339,7 +343,7 @@ impl<'a> FeederThread<'a> {
         // No writer waits during the attempt, because the data lender is not in service.
         let connected = connect(&self.parts.address, &self.parts.security, CONNECT_TIMEOUT);
         let wire = connected.map_err(|error| error.to_string()).and_then(|link| {
-            let wire = ReplicaLink::new(link).map_err(|error| error.to_string())?;
+            let wire = ReplicaLink::of_owner(link, &self.parts.owner).map_err(|error| error.to_string())?;
             wire.wake_on(&self.shared.waker)
                 .map_err(|error| error.to_string())?;
             Ok(wire)
@@ -516,7 +520,8 @@ impl<'a> FeederThread<'a> {
             security: self.parts.security.clone(),
         };
         let id = VolumeId(self.parts.follow.identity.volume);
-        let claim = describe_claim(&lender, id, &self.disk.log().newest_view());
+        let ours = self.disk.log().newest_view();
+        let claim = describe_claim(&lender, id, &self.parts.owner, &ours);
         tracing::error!(
             lender = %self.parts.address, claim,
             "the data lender refuses this volume because its copy was claimed; see docs/guide/operations/recovery.md, Fenced"

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use netram_block::{BLOCK_BYTES, BlockFetch, FetchError};
 use netram_block_machine::message::{BLOCKS_PER_FRAME, FollowRequest};
 use netram_block_machine::{FollowReply, ReplicaMessage};
+use netram_journal::owner::JournalOwner;
 use netram_proto::id::Lsn;
 use netram_proto::journal::View;
 use netram_proto::wire::{Flag, Frame, FrameKind};
@@ -33,6 +34,7 @@ pub(crate) struct EarlyCopy {
     pub(crate) address: NetAddress,
     pub(crate) security: Security,
     pub(crate) follow: FollowRequest,
+    pub(crate) owner: JournalOwner,
     /// View of the volume; the copy must belong to its history.
     pub(crate) view: View,
 }
@@ -295,7 +297,7 @@ fn greet(early: &EarlyCopy, deadline: Instant) -> Result<Option<ReplicaLink>, Re
             return Ok(None);
         }
     };
-    let mut wire = ReplicaLink::new(link)?;
+    let mut wire = ReplicaLink::of_owner(link, &early.owner)?;
     wire.send(&early.follow.message(early.view.epoch, early.view.writer))?;
     let answered = wire.await_next(deadline)?;
     let following = answered
@@ -312,10 +314,12 @@ fn greet(early: &EarlyCopy, deadline: Instant) -> Result<Option<ReplicaLink>, Re
 #[cfg(test)]
 mod tests {
     use netram_block_machine::ReplicaIdentity;
+    use netram_journal::seal::DataKey;
     use netram_lender::{Lender, LenderConfig};
     use netram_proto::journal::EpochHistory;
 
     use super::*;
+    use crate::paths::VolumePaths;
     use crate::replica::ReplicaHost;
     use crate::{BlockDevice, Volume, VolumeSettings};
 
@@ -351,6 +355,7 @@ mod tests {
             );
             std::thread::sleep(Duration::from_millis(5));
         }
+        let key = DataKey::load(&VolumePaths::at(&root).data_key()).unwrap();
         let follow = FollowRequest {
             identity: ReplicaIdentity {
                 volume: id.0,
@@ -369,6 +374,7 @@ mod tests {
                 address: address.clone(),
                 security: Security::Insecure,
                 follow: follow.clone(),
+                owner: JournalOwner::of(follow.identity.journal, &key).unwrap(),
                 view,
             };
             let fetched = CopySource::early(early).fetch(0, Lsn(0), &mut block);

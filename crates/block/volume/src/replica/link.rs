@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use netram_block_machine::ReplicaMessage;
+use netram_journal::owner::JournalOwner;
 use netram_proto::wire::{Frame, FrameError};
 use netram_transport::{Interest, Link, LinkError, Poller, Waker};
 
@@ -46,6 +47,12 @@ impl ReplicaLink {
             poller,
             unflushed: false,
         })
+    }
+
+    /// A link to a data lender on which the owner of a volume's journal proves itself first.
+    pub(crate) fn of_owner(mut link: Link, owner: &JournalOwner) -> Result<ReplicaLink, ReplicaLinkError> {
+        owner.introduce(&mut link)?;
+        ReplicaLink::new(link)
     }
 
     /// Name of the peer, for messages.

@@ -1,7 +1,8 @@
 //! Restoring a volume from a data lender's copy after its own disk is lost.
 //!
-//! 1. Ask for the copy's condition, its claim and its client's last message, and for the members' records
-//!    ([`check_restore`]). A refusal here has changed nothing anywhere (rule 18).
+//! 1. Ask for the wrapped key, which the recovery key opens. From it comes the key that proves whose the
+//!    journal is. Then ask for the copy's condition, its claim and its client's last message, and for the
+//!    members' records ([`check_restore`]). A refusal here has changed nothing anywhere (rule 18).
 //! 2. *Claim* the copy: from here on the data lender refuses the volume's old client.
 //! 3. Create a journal that begins where the copy's log ends, and recover it: all members must answer, with
 //!    windows that continue the copy. Their records go into the journal, which then needs no member.
@@ -23,6 +24,7 @@ use netram_block::{BLOCK_BYTES, DiskGrowError, VolumeId, VolumeRestore};
 use netram_block_machine::message::FollowRequest;
 use netram_block_machine::{ReplicaCondition, ReplicaDescription, ReplicaMessage};
 use netram_journal::durable;
+use netram_journal::owner::JournalOwner;
 use netram_journal::seal::DataKey;
 use netram_journal::{Journal, JournalConfig, JournalFollower, JournalInit, LogBlocks};
 use netram_lender::ReplicaReport;
@@ -34,11 +36,11 @@ use netram_transport::{ConnectError, NetAddress, Security, connect};
 
 use super::claim::{self, Claimant, ask};
 use super::link::{ReplicaLink, ReplicaLinkError};
-use super::restore_check::{Ago, of_copy};
+use super::restore_check::{Ago, check_with_key, of_copy};
 pub use super::restore_check::{CLIENT_ALIVE_WINDOW, ClaimFacts, CopyFacts, RestoreCheck, check_restore};
 use crate::error::VolumeCreateError;
 use crate::paths::VolumePaths;
-use crate::recovery_key::{RecoveryKey, UnwrapError, is_wrapped, unwrap};
+use crate::recovery_key::{RecoveryKey, UnwrapError, is_wrapped};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Attempts of the steps that end a restore, and the pause between two.
@@ -147,12 +149,9 @@ pub struct DataLenderEndpoint {
 }
 
 impl DataLenderEndpoint {
-    pub(super) fn connect(&self) -> Result<ReplicaLink, RestoreError> {
-        Ok(ReplicaLink::new(connect(
-            &self.address,
-            &self.security,
-            CONNECT_TIMEOUT,
-        )?)?)
+    pub(super) fn connect(&self, owner: &JournalOwner) -> Result<ReplicaLink, RestoreError> {
+        let link = connect(&self.address, &self.security, CONNECT_TIMEOUT)?;
+        Ok(ReplicaLink::of_owner(link, owner)?)
     }
 }
 
@@ -202,16 +201,12 @@ pub fn restore(
 ) -> Result<RestoreReport, RestoreError> {
     let place = VolumePaths::at(root);
     place.check_free()?;
-    let check = check_restore(root, from, volume, config, recovery, client_is_off)?;
-    if let Some(refusal) = check.refusal {
-        return Err(refusal);
-    }
-    let description = claim::claim(from, volume)?;
-    let key = unwrap(
-        &description.follow.wrapped_key,
-        &description.follow.identity,
-        recovery,
-    )?;
+    let (check, key) = check_with_key(root, from, volume, config, recovery, client_is_off)?;
+    let (key, owner) = match (check.refusal, key) {
+        (Some(refusal), _) => return Err(refusal),
+        (None, key) => key?,
+    };
+    let description = claim::claim(from, volume, &owner)?;
     let mut restored = RestoreReport {
         volume,
         bytes: description.follow.bytes,
@@ -227,6 +222,7 @@ pub fn restore(
             let claimant = Claimant {
                 lender: from,
                 follow: &description.follow,
+                owner: &owner,
             };
             let released = recover(place, &description, key, config, &claimant, &mut restored)?;
             fill(place, &description, &claimant, &released)?;
@@ -263,10 +259,14 @@ pub fn restore(
 /// pass for complete.
 pub(crate) fn announce_first_view(
     lender: &DataLenderEndpoint,
-    follow: &FollowRequest,
+    (follow, owner): (&FollowRequest, &JournalOwner),
     view: &View,
 ) -> Result<(), RestoreError> {
-    let claimant = Claimant { lender, follow };
+    let claimant = Claimant {
+        lender,
+        follow,
+        owner,
+    };
     retry(|| claimant.keep(view, false))
 }
 

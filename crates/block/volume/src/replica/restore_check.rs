@@ -6,12 +6,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use netram_block::VolumeId;
 use netram_block_machine::{ReplicaCondition, ReplicaDescription, ReplicaHeader};
+use netram_journal::owner::{JournalOwner, NotItsKey};
+use netram_journal::seal::DataKey;
 use netram_journal::{Journal, JournalConfig, OpenCheck, ReplicaOrigin};
+use netram_proto::id::Epoch;
 use netram_proto::journal::{ClaimNote, View};
 
 use super::claim;
 use super::restore::{DataLenderEndpoint, RestoreError};
-use crate::recovery_key::{RecoveryKey, unwrap};
+use crate::recovery_key::{RecoveryKey, UnwrapError, unwrap};
 
 /// A client whose last message is more recent than this may be running: it pings twice a second, and a
 /// restarted one returns within seconds.
@@ -44,8 +47,8 @@ pub struct CopyFacts {
     pub heard: Duration,
     /// Whether the volume had been closed.
     pub closed: bool,
-    /// Latest claim of the copy.
-    pub claim: ClaimFacts,
+    /// Latest claim of the copy; `None`: the data lender tells it only to the volume's owner.
+    pub claim: Option<ClaimFacts>,
 }
 
 /// A claim of a copy.
@@ -119,7 +122,23 @@ pub fn check_restore(
     recovery: Option<&RecoveryKey>,
     client_is_off: bool,
 ) -> Result<RestoreCheck, RestoreError> {
-    let description = claim::look(from, volume, LOOK_TIMEOUT)?;
+    let checked = check_with_key(root, from, volume, config, recovery, client_is_off);
+    checked.map(|(check, _)| check)
+}
+
+/// The key of a volume's records, and the owner that it makes of its holder.
+pub(super) type OwnKey = Result<(DataKey, JournalOwner), UnwrapError>;
+
+/// Checks like [`check_restore`]. Returns also the volume's key, which exists unless the restore is refused.
+pub(super) fn check_with_key(
+    root: &Path,
+    from: &DataLenderEndpoint,
+    volume: VolumeId,
+    config: &JournalConfig,
+    recovery: Option<&RecoveryKey>,
+    client_is_off: bool,
+) -> Result<(RestoreCheck, OwnKey), RestoreError> {
+    let (description, key) = look_with_key(from, volume, recovery)?;
     let copy = copy_facts(&description);
     let mut check = RestoreCheck {
         copy,
@@ -129,22 +148,21 @@ pub fn check_restore(
     if description.condition != ReplicaCondition::Following {
         let condition = description.condition;
         check.refusal = Some(RestoreError::NotWhole { condition });
-        return Ok(check);
+        return Ok((check, key));
     }
-    let follow = &description.follow;
     // Without the key nobody can ask the members: it proves whose the journal is.
-    let key = match unwrap(&follow.wrapped_key, &follow.identity, recovery) {
-        Ok(key) => key,
+    let data_key = match &key {
+        Ok((data_key, _)) => data_key,
         Err(error) => {
-            check.refusal = Some(RestoreError::Key(error));
-            return Ok(check);
+            check.refusal = Some(RestoreError::Key(*error));
+            return Ok((check, key));
         }
     };
     let mut journal = Journal::check_copy(
         root,
         &description.view,
         description.end.lsn,
-        &key,
+        data_key,
         &of_copy(config, &description),
     );
     check.refusal = journal.refusal.take().map(RestoreError::Journal);
@@ -153,7 +171,27 @@ pub fn check_restore(
         let heard = check.copy.heard;
         check.refusal = Some(RestoreError::LiveClient { heard });
     }
-    Ok(check)
+    Ok((check, key))
+}
+
+/// Asks for the copy's description: as anybody, for the wrapped key, and as the owner that the key proves.
+fn look_with_key(
+    from: &DataLenderEndpoint,
+    volume: VolumeId,
+    recovery: Option<&RecoveryKey>,
+) -> Result<(ReplicaDescription, OwnKey), RestoreError> {
+    let told = claim::look(from, volume, None, LOOK_TIMEOUT)?;
+    let identity = told.follow.identity;
+    let key = match unwrap(&told.follow.wrapped_key, &identity, recovery) {
+        Ok(key) => key,
+        Err(error) => return Ok((told, Err(error))),
+    };
+    let owner = JournalOwner::of(identity.journal, &key).map_err(|NotItsKey| RestoreError::Malformed)?;
+    let description = claim::look(from, volume, Some(&owner), LOOK_TIMEOUT)?;
+    match description.follow.identity == identity {
+        true => Ok((description, Ok((key, owner)))),
+        false => Err(RestoreError::Malformed),
+    }
 }
 
 /// Options for recovering the journal of a restored volume: only the copy's members, and no new ones.
@@ -181,14 +219,14 @@ fn copy_facts(description: &ReplicaDescription) -> CopyFacts {
         condition: description.condition,
         heard: Duration::from_millis(description.heard_ms.unwrap_or_else(by_contact)),
         closed: description.closed.is_some(),
-        claim: ClaimFacts::of(&description.view),
+        claim: (description.view.epoch > Epoch(0)).then(|| ClaimFacts::of(&description.view)),
     }
 }
 
 /// Whether the volume's client may be running. A client that closed the volume has said so, and one whose
 /// copy was claimed since is refused there already.
 fn may_live(copy: &CopyFacts) -> bool {
-    copy.heard < CLIENT_ALIVE_WINDOW && !copy.closed && copy.claim.served
+    copy.heard < CLIENT_ALIVE_WINDOW && !copy.closed && copy.claim.as_ref().is_some_and(|claim| claim.served)
 }
 
 /// Time since the last message of the client of a copy to be taken over, if it may be running.
@@ -209,8 +247,13 @@ pub(crate) enum CopyClaim {
 
 /// Asks the data lender whether another writer has claimed the copy of the volume whose newest view is
 /// `ours`.
-pub(crate) fn ask_copy(lender: &DataLenderEndpoint, volume: VolumeId, ours: &View) -> CopyClaim {
-    match claim::look(lender, volume, OPENING_TIMEOUT) {
+pub(crate) fn ask_copy(
+    lender: &DataLenderEndpoint,
+    volume: VolumeId,
+    owner: &JournalOwner,
+    ours: &View,
+) -> CopyClaim {
+    match claim::look(lender, volume, Some(owner), OPENING_TIMEOUT) {
         Ok(copy) if ours.is_fenced_by(&copy.view) || copy.condition == ReplicaCondition::TakenOver => {
             CopyClaim::Claimed(Box::new(copy))
         }
@@ -221,8 +264,13 @@ pub(crate) fn ask_copy(lender: &DataLenderEndpoint, volume: VolumeId, ours: &Vie
 }
 
 /// Describes in words the claim of the copy of the volume whose newest view is `ours`.
-pub(super) fn describe_claim(lender: &DataLenderEndpoint, volume: VolumeId, ours: &View) -> String {
-    match ask_copy(lender, volume, ours) {
+pub(super) fn describe_claim(
+    lender: &DataLenderEndpoint,
+    volume: VolumeId,
+    owner: &JournalOwner,
+    ours: &View,
+) -> String {
+    match ask_copy(lender, volume, owner, ours) {
         CopyClaim::Claimed(copy) => ClaimFacts::of(&copy.view).to_string(),
         CopyClaim::Free | CopyClaim::None => "the claimant is not known".to_owned(),
     }

@@ -10,6 +10,7 @@ use netram_block_machine::{Replica, ReplicaAction, ReplicaDescription, ReplicaMe
 use netram_journal::durable;
 use netram_lender::{DataPermit, DataSession, ReplicaReport};
 use netram_proto::limit::FRAME_HEADER_BYTES;
+use netram_proto::owner::is_owned;
 use netram_proto::port::{IoError, RecordLog};
 use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::Waker;
@@ -81,14 +82,22 @@ impl ReplicaSession {
         };
         let frame = Frame::parse(&session.first).map_err(ReplicaLinkError::Frame)?;
         let (kind, peer) = (frame.header.kind, greeted.wire.peer().to_owned());
-        let deed = match kind {
-            FrameKind::Follow => host.replica.follow(&frame),
-            _ => ReplicaAction::Describe,
-        };
-        if kind == FrameKind::Follow && !matches!(deed, ReplicaAction::Refuse(_)) {
-            keep_wrapped_key(host, &frame)?;
+        let journal = host.replica.replica_header().identity.journal;
+        let is_stranger = is_owned(journal.0) && session.owned != Some(journal);
+        match kind {
+            FrameKind::Follow => {
+                let deed = host.replica.follow(&frame);
+                if !matches!(deed, ReplicaAction::Refuse(_)) {
+                    keep_wrapped_key(host, &frame)?;
+                }
+                greeted.act(host, deed)?;
+            }
+            _ if is_stranger => {
+                let told = describe(host)?.for_strangers();
+                greeted.wire.queue(&ReplicaMessage::replica(&told))?;
+            }
+            _ => greeted.act(host, ReplicaAction::Describe)?,
         }
-        greeted.act(host, deed)?;
         // An inquiry is no sign of the client.
         if kind == FrameKind::Follow {
             publish(host.report(Some(greeted.heard_at)));
@@ -253,7 +262,7 @@ impl ReplicaSession {
             ReplicaAction::Describe => {
                 // An interrupted session may have left some of its records unsynced.
                 flush(host)?;
-                Ok(self.wire.queue(&describe(host)?)?)
+                Ok(self.wire.queue(&ReplicaMessage::replica(&describe(host)?))?)
             }
         }
     }
@@ -376,13 +385,13 @@ fn keep_wrapped_key(host: &OpenReplica, frame: &Frame<'_>) -> Result<(), Replica
 
 /// Description of the copy for a client that wants to restore the volume. The key of its records is given
 /// only as the volume's client wrapped it.
-fn describe(host: &OpenReplica) -> Result<ReplicaMessage, ReplicaSessionEnd> {
+fn describe(host: &OpenReplica) -> Result<ReplicaDescription, ReplicaSessionEnd> {
     let standing = *host.replica.replica_header();
     let log = host.disk.log();
     let place = VolumePaths::at(&host.root);
     let wrapped = place.wrapped_key();
     let wrapped = wrapped.map_err(|error| ReplicaError::File(place.recovery(), error))?;
-    Ok(ReplicaMessage::replica(&ReplicaDescription {
+    Ok(ReplicaDescription {
         follow: FollowRequest {
             identity: standing.identity,
             bytes: host.disk.geometry().bytes,
@@ -397,7 +406,7 @@ fn describe(host: &OpenReplica) -> Result<ReplicaMessage, ReplicaSessionEnd> {
         head: log.head(),
         end: log.end(),
         view: log.view(),
-    }))
+    })
 }
 
 /// Consecutive numbers, as ranges.

@@ -10,8 +10,9 @@ use netram_block_machine::message::{BLOCKS_PER_FRAME, FollowRequest};
 use netram_block_machine::{ReplicaDescription, ReplicaIdentity, ReplicaMessage};
 use netram_lender::{DataService, Lender, LenderConfig};
 use netram_proto::id::{Epoch, JournalId, Lsn};
-use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
-use netram_transport::{Link, NetAddress, Security, connect};
+use netram_proto::journal::View;
+use netram_proto::wire::{ChainPoint, Flag, Frame, FrameHeader, FrameKind, RefusalReason};
+use netram_transport::{Link, NetAddress, OwnerKey, Security, connect};
 use netram_volume::replica::ReplicaHost;
 use netram_volume::{BlockDevice, Volume, VolumeSettings};
 
@@ -110,14 +111,27 @@ impl TestPaths {
         });
     }
 
+    /// A session that proves the key of the volume's journal.
     fn dial(&self) -> Link {
-        connect(&self.lender.addresses()[0], &Security::Insecure, PATIENCE).unwrap()
+        let secret = std::fs::read(self.path("volume/journal/data.key")).unwrap();
+        let key = OwnerKey::derive(&secret.try_into().unwrap());
+        self.dial_as(Some(&key))
     }
 
-    /// Description of the copy, which any peer with the key may request.
+    fn dial_as(&self, key: Option<&OwnerKey>) -> Link {
+        let mut link = connect(&self.lender.addresses()[0], &Security::Insecure, PATIENCE).unwrap();
+        if let Some(key) = key {
+            assert!(key.introduce(&mut link).unwrap());
+        }
+        link
+    }
+
     fn describe(&self) -> ReplicaDescription {
+        self.describe_over(self.dial())
+    }
+
+    fn describe_over(&self, mut link: Link) -> ReplicaDescription {
         let id = u128::from_str_radix(&self.keeper.replicas()[0].volume, 16).unwrap();
-        let mut link = self.dial();
         say(&mut link, &ReplicaMessage::inquire(Some(id))).unwrap();
         let answer = receive(&mut link).expect("an answer");
         ReplicaDescription::decode(&answer.frame()).unwrap()
@@ -347,6 +361,47 @@ fn impossible_lengths_and_positions_are_refused() {
     }
     // Blocks before a resync was announced.
     place.check(true);
+}
+
+/// A client with the cluster key and the right to data sessions posed as the client of any volume.
+#[test]
+fn a_stranger_cannot_follow_overwrite_or_fetch_another_ones_copy() {
+    let place = TestPaths::new();
+    let description = place.describe();
+    let (view, follow) = (&description.view, &description.follow);
+    assert!(view.epoch > Epoch(0) && description.closed.is_some());
+    let own = OwnerKey::derive(&[9; 32]);
+    for key in [None, Some(&own)] {
+        let told = place.describe_over(place.dial_as(key));
+        assert_eq!(&told.follow, follow, "sizes, and the wrapped key");
+        assert_eq!(
+            (told.view, told.end, told.closed),
+            (View::first(view.journal), ChainPoint::default(), None)
+        );
+        for epoch in [view.epoch, Epoch(view.epoch.0 + 5), Epoch(u32::MAX)] {
+            let mut link = place.dial_as(key);
+            say(&mut link, &follow.message(epoch, view.writer)).unwrap();
+            assert_eq!(refusal(&mut link), Some(RefusalReason::NotOwner), "{epoch:?}");
+        }
+        for kind in [
+            FrameKind::StoreView,
+            FrameKind::Records,
+            FrameKind::Resync,
+            FrameKind::Blocks,
+            FrameKind::Fetch,
+        ] {
+            let mut link = place.dial_as(key);
+            say(&mut link, &ReplicaMessage::bare(header(&description, kind))).unwrap();
+            assert_eq!(refusal(&mut link), Some(RefusalReason::Malformed), "{kind:?}");
+        }
+    }
+    // The copy is the volume's, not that of a journal which the stranger does own.
+    let mut theirs = follow.clone();
+    theirs.identity.journal = JournalId(own.owned());
+    let mut link = place.dial_as(Some(&own));
+    say(&mut link, &theirs.message(Epoch(view.epoch.0 + 5), view.writer)).unwrap();
+    assert_eq!(refusal(&mut link), Some(RefusalReason::NoReplica));
+    place.check(false);
 }
 
 #[test]

@@ -154,7 +154,7 @@ impl RestoreVolume {
             .refusal
             .as_ref()
             .map(|refusal| refusal as &dyn std::error::Error);
-        let (copy, claim) = (&found.copy, &found.copy.claim);
+        let (copy, claim) = (&found.copy, found.copy.claim.as_ref());
         if self.json {
             output::json(&json!({
                 "would_succeed": refusal.is_none(),
@@ -164,10 +164,10 @@ impl RestoreVolume {
                     "condition": copy.condition.to_string(),
                     "closed": copy.closed,
                     "client_heard_ms_ago": copy.heard.as_millis() as u64,
-                    "claimed_by": claim.by,
-                    "claimed_under_epoch": claim.epoch,
-                    "claimed_s_ago": claim.ago.map(|ago| ago.as_secs()),
-                    "claim_served": claim.served,
+                    "claimed_by": claim.map(|claim| &claim.by),
+                    "claimed_under_epoch": claim.map(|claim| claim.epoch),
+                    "claimed_s_ago": claim.and_then(|claim| claim.ago).map(|ago| ago.as_secs()),
+                    "claim_served": claim.map(|claim| claim.served),
                 },
                 "journal": found.journal.as_ref().map(open_check::as_json),
             }))?;
@@ -184,7 +184,9 @@ impl RestoreVolume {
                 ""
             }
         ))?;
-        output::line(format_args!("of the copy, {claim}"))?;
+        if let Some(claim) = claim {
+            output::line(format_args!("of the copy, {claim}"))?;
+        }
         if let Some(journal) = &found.journal {
             open_check::print_check(journal)?;
         }

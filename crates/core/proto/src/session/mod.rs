@@ -57,7 +57,7 @@ pub enum SessionError {
     BadBind,
     /// The peer sent a second proof, one after binding, or one of a wrong length.
     BadProof,
-    /// The journal or deposit has an owner, and the peer has not proven to be it.
+    /// The journal, deposit or copy has an owner, and the peer has not proven to be it.
     NotOwner,
 }
 
@@ -69,7 +69,7 @@ impl core::fmt::Display for SessionError {
             SessionError::WrongDirection => "a frame that only lenders send",
             SessionError::BadBind => "a bind without a valid journal id",
             SessionError::BadProof => "a proof of ownership that is misplaced or malformed",
-            SessionError::NotOwner => "a journal or deposit without proof that the client owns it",
+            SessionError::NotOwner => "a journal, deposit or copy without proof that the client owns it",
         })
     }
 }
@@ -103,6 +103,17 @@ impl LenderSession {
         free || self.owned == Some(journal) || self.planted.is(PlantedFault::OwnerIgnored)
     }
 
+    /// Whether the client may write to the copy that a `Follow` frame names: it owns the volume's journal,
+    /// whose id follows the volume's. A body too short for that is left to the server of copies.
+    fn may_follow(&self, frame: &Frame<'_>) -> bool {
+        let mut body = ByteReader::new(frame.body);
+        let (Ok(_volume), Ok(journal)) = (body.u128(), body.u128()) else {
+            return true;
+        };
+        let is_owner = !is_owned(journal) || self.owned == Some(JournalId(journal));
+        is_owner || self.planted.is(PlantedFault::CopyOwnerIgnored)
+    }
+
     /// Checks that a frame is allowed at this point of the session.
     ///
     /// # Errors
@@ -117,10 +128,9 @@ impl LenderSession {
                 .journal
                 .map(SessionAction::Invite)
                 .ok_or(SessionError::NotBound),
-            FrameKind::Follow | FrameKind::Inquire => match self.journal {
-                None => Ok(SessionAction::Data),
-                Some(_) => Err(SessionError::BoundTwice),
-            },
+            FrameKind::Follow | FrameKind::Inquire if self.journal.is_some() => Err(SessionError::BoundTwice),
+            FrameKind::Follow if !self.may_follow(frame) => Err(SessionError::NotOwner),
+            FrameKind::Follow | FrameKind::Inquire => Ok(SessionAction::Data),
             FrameKind::Share => match self.journal {
                 None => Ok(SessionAction::Share),
                 Some(_) => Err(SessionError::BoundTwice),
@@ -267,6 +277,28 @@ mod tests {
         let mut operator = LenderSession::default();
         operator.trust_operator();
         assert_eq!(bind(operator, ours), Ok(()));
+    }
+
+    #[test]
+    fn a_copy_is_followed_by_the_owner_of_its_journal_only() {
+        let (ours, theirs) = (owned_id(&[1; 32]), owned_id(&[2; 32]));
+        let mut proven = LenderSession::default();
+        proven.prove(ours);
+        let mut operator = LenderSession::default();
+        operator.trust_operator();
+        let follow = |mut session: LenderSession, journal: u128| {
+            let body = [7u128.to_le_bytes(), journal.to_le_bytes()].concat();
+            session.handle(&frame(FrameKind::Follow, &body))
+        };
+        let data = Ok(SessionAction::Data);
+        assert_eq!(follow(proven, ours), data);
+        assert_eq!(follow(proven, 7), data, "it has no owner");
+        for stranger in [LenderSession::default(), proven, operator] {
+            assert_eq!(follow(stranger, theirs), Err(SessionError::NotOwner));
+        }
+        let id = theirs.to_le_bytes();
+        let inquired = LenderSession::default().handle(&frame(FrameKind::Inquire, &id));
+        assert_eq!(inquired, data);
     }
 
     #[test]
