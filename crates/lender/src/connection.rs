@@ -4,10 +4,14 @@
 //! answers at once. Acknowledgements are cumulative, so only the last of several in a row is sent.
 //!
 //! Whatever a client sends, its turn is short: it ends with what one read of the socket has brought, after a
-//! bounded number of frames, or when other frames than appends have taken their time. A question for the
+//! bounded number of frames, or when other frames than appends have taken their time. What it did beside
+//! appends is timed; a journal that has too much of that rests (`shard/resting.rs`). A question for the
 //! status pauses the session until a report is there.
 
-use std::time::Instant;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::time::{Duration, Instant};
 
 use netram_proto::id::Lsn;
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
@@ -35,6 +39,17 @@ pub(crate) struct TurnContext<'a> {
     pub(crate) counters: &'a ShardCounters,
 }
 
+/// What a turn did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TurnOutcome {
+    /// Whether there were frames.
+    pub(crate) received: bool,
+    /// Whether there were appends.
+    pub(crate) appended: bool,
+    /// The time that it took beside accepted appends, if any.
+    pub(crate) side_work: Option<Duration>,
+}
+
 /// A session that is bound to a journal.
 pub(crate) struct Connection {
     pub(crate) outbox: Outbox,
@@ -52,6 +67,8 @@ pub(crate) struct Connection {
     question: Option<ReportTicket>,
     /// Whether the shard has it on its list of sessions with frames that the kernel does not report again.
     pub(crate) is_due: bool,
+    /// Whether it waits for its journal, which rests.
+    pub(crate) is_resting: bool,
     /// One bit for each kind of refusal that has been logged.
     logged: u16,
     _permit: ConnectionPermit,
@@ -75,6 +92,7 @@ impl Connection {
             channel_request: None,
             question: None,
             is_due: false,
+            is_resting: false,
             logged: 0,
             _permit: permit,
         }
@@ -87,9 +105,14 @@ impl Connection {
         Ok(self.outbox.flush(now)?)
     }
 
-    /// Whether nothing is read from the session, since it waits for a report.
-    pub(crate) fn is_paused(&self) -> bool {
+    /// Whether it waits for a report.
+    pub(crate) fn has_asked(&self) -> bool {
         self.question.is_some()
+    }
+
+    /// Whether nothing is read from the session for now.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.has_asked() || self.is_resting
     }
 
     /// Whether there are frames for another turn, which the kernel does not report again.
@@ -97,46 +120,51 @@ impl Connection {
         !self.is_paused() && !self.outbox.is_blocked() && self.outbox.link.has_buffered()
     }
 
-    /// Reads and answers some frames that have arrived. Returns whether there were any. Costs about 250 ns an
-    /// append beside its CRC, its copy and the two system calls. Does not allocate.
+    /// Reads and answers some frames that have arrived. Costs about 250 ns an append beside its CRC, its copy
+    /// and the two system calls. Does not allocate.
     pub(crate) fn turn(
         &mut self,
         journal: &mut MemberJournal,
         turn: &TurnContext<'_>,
-    ) -> Result<bool, SessionEnd> {
+    ) -> Result<TurnOutcome, SessionEnd> {
         if !self.outbox.ready(turn.now)? || !self.answer_question(turn)? {
-            return Ok(false);
+            return Ok(TurnOutcome::default());
         }
-        let taken = self.take(journal, turn);
+        let mut tally = TurnTally::new(journal.is_watched());
+        let ended = self.take(journal, turn, &mut tally);
+        tally.count(turn.counters);
+        let appended = tally.appends > 0;
+        if appended {
+            journal.appended(turn.shared.started, turn.now);
+        }
         journal.settle();
-        let (frames, ended) = match taken {
-            Ok(frames) => (frames, Ok(())),
-            Err(ending) => (1, Err(ending)),
-        };
-        if frames > 0 {
+        if tally.frames > 0 || ended.is_err() {
             self.outbox.note_contact(turn.now);
             // Acknowledgements from before the session failed are still valid and are sent.
             let sent = self.queue_ack().and_then(|()| Ok(self.outbox.flush(turn.now)?));
             ended.and(sent)?;
-        } else {
-            ended?;
         }
-        Ok(frames > 0)
+        Ok(TurnOutcome {
+            received: tally.frames > 0,
+            appended,
+            side_work: tally.side_work(),
+        })
     }
 
-    fn take(&mut self, journal: &mut MemberJournal, turn: &TurnContext<'_>) -> Result<usize, SessionEnd> {
-        let (mut frames, mut appends, mut bytes, mut last) = (0, 0, 0, false);
-        let (mut ended, mut began) = (Ok(()), None);
-        while self.outbox.has_room() && frames < FRAMES_PER_TURN as u64 {
+    fn take(
+        &mut self,
+        journal: &mut MemberJournal,
+        turn: &TurnContext<'_>,
+        tally: &mut TurnTally,
+    ) -> Result<(), SessionEnd> {
+        while self.outbox.has_room() && tally.frames < FRAMES_PER_TURN as u64 {
             let packet = match self.outbox.link.receive() {
                 Ok(Some(packet)) => packet,
                 Ok(None) => break,
-                Err(error) => {
-                    ended = Err(SessionEnd::Link(error));
-                    break;
-                }
+                Err(error) => return Err(SessionEnd::Link(error)),
             };
-            frames += 1;
+            tally.frames += 1;
+            let (mut last, mut is_append) = (false, false);
             let reply = match judge(&mut self.session, packet) {
                 // No more reports are built.
                 Ok(PacketRequest::Status) if turn.shared.stopping() => {
@@ -151,18 +179,19 @@ impl Connection {
                     break;
                 }
                 Ok(PacketRequest::Member(frame)) => {
-                    if frame.header.kind == FrameKind::Append {
-                        appends += 1;
-                        bytes += frame.body.len() as u64;
-                    } else if is_time_up(&mut began) {
-                        last = true;
+                    is_append = frame.header.kind == FrameKind::Append;
+                    if is_append {
+                        tally.appends += 1;
+                        tally.bytes += frame.body.len() as u64;
+                    } else {
+                        last = tally.on_side_work();
                     }
                     if let Some(reassembly) = &mut self.reassembly {
                         match frame.header.kind {
                             FrameKind::Append => {
                                 let outcome = journal.reassemble(reassembly, &frame, AppendPath::Link);
-                                ended = self.on_reassembled(outcome, journal, turn);
-                                if ended.is_err() || !self.outbox.link.has_buffered() {
+                                self.on_reassembled(outcome, journal, turn)?;
+                                if !self.outbox.link.has_buffered() {
                                     break;
                                 }
                                 continue;
@@ -171,28 +200,19 @@ impl Connection {
                             _ => (),
                         }
                     }
-                    if frame.header.kind == FrameKind::Fence && !may_fence(self.owner, journal, &frame) {
-                        MemberReply::bare(turn.shared.refusal(RefusalReason::NotOwner))
-                    } else if frame.header.kind == FrameKind::Join && turn.shared.stopping() {
-                        MemberReply::bare(turn.shared.refusal(RefusalReason::Stopping))
-                    } else {
-                        journal.handle(&frame)
-                    }
+                    reply_to(&frame, self.owner, journal, turn)
                 }
                 Err(ProtocolBreach) => MemberReply::bare(turn.shared.refusal(RefusalReason::Malformed)),
             };
-            ended = self.answer(reply, journal, turn);
-            if ended.is_err() || last || !self.outbox.link.has_buffered() {
+            if is_append && reply.header().kind == FrameKind::Refuse {
+                last = tally.on_side_work();
+            }
+            self.answer(reply, journal, turn)?;
+            if last || !self.outbox.link.has_buffered() {
                 break;
             }
         }
-        turn.counters.frames.add(frames);
-        if appends > 0 {
-            turn.counters.appends.add(appends);
-            turn.counters.bytes.add(bytes);
-            journal.appended(turn.shared.started, turn.now);
-        }
-        ended.map(|()| frames as usize)
+        Ok(())
     }
 
     /// Makes the session listen to a channel from now on.
@@ -371,6 +391,21 @@ impl Connection {
     }
 }
 
+/// The member's reply to a frame of this owner's session, or the lender's refusal of it.
+fn reply_to(
+    frame: &Frame<'_>,
+    owner: Option<OwnerId>,
+    journal: &mut MemberJournal,
+    turn: &TurnContext<'_>,
+) -> MemberReply {
+    let refused = match frame.header.kind {
+        FrameKind::Fence if !may_fence(owner, journal, frame) => RefusalReason::NotOwner,
+        FrameKind::Join if turn.shared.stopping() => RefusalReason::Stopping,
+        _ => return journal.handle(frame),
+    };
+    MemberReply::bare(turn.shared.refusal(refused))
+}
+
 /// Whether a session may fence its journal so. An owned journal's fence needs the owner's signature, which
 /// later writers are shown.
 #[cold]
@@ -382,10 +417,46 @@ fn may_fence(owner: Option<OwnerId>, journal: &MemberJournal, frame: &Frame<'_>)
     allows_fence(journal.id, frame, journal.last_fence(), is_signed)
 }
 
-/// Whether the frames of this turn that are no appends have taken their time. It begins with the first call.
-fn is_time_up(began: &mut Option<Instant>) -> bool {
-    let now = Instant::now();
-    now.duration_since(*began.get_or_insert(now)) >= TURN_TIME
+/// What a turn has read, and the time that it takes beside accepted appends.
+#[derive(Default)]
+struct TurnTally {
+    frames: u64,
+    appends: u64,
+    /// Bytes of the appends.
+    bytes: u64,
+    /// When the turn began, if all of it counts as side work once any of it does.
+    watched_since: Option<Instant>,
+    /// When side work began.
+    side_since: Option<Instant>,
+}
+
+impl TurnTally {
+    fn new(is_watched: bool) -> TurnTally {
+        TurnTally {
+            watched_since: is_watched.then(Instant::now),
+            ..TurnTally::default()
+        }
+    }
+
+    /// Notes a frame that is no accepted append. Returns whether such frames have taken their time.
+    fn on_side_work(&mut self) -> bool {
+        let now = Instant::now();
+        now.duration_since(*self.side_since.get_or_insert(now)) >= TURN_TIME
+    }
+
+    /// The time that side work has taken until now, if there was any.
+    fn side_work(&self) -> Option<Duration> {
+        let began = self.side_since?;
+        Some(self.watched_since.unwrap_or(began).elapsed())
+    }
+
+    fn count(&self, counters: &ShardCounters) {
+        counters.frames.add(self.frames);
+        if self.appends > 0 {
+            counters.appends.add(self.appends);
+            counters.bytes.add(self.bytes);
+        }
+    }
 }
 
 /// The peer sent a frame that is invalid in this state.
@@ -416,151 +487,5 @@ fn judge<'a>(session: &mut LenderSession, packet: &'a [u8]) -> Result<PacketRequ
             | SessionAction::Prove(_),
         )
         | Err(_) => Err(ProtocolBreach),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::time::Duration;
-
-    use netram_proto::id::JournalId;
-    use netram_transport::{HandshakeProgress, Listener, NetAddress, Security, Waker, connect};
-
-    use super::*;
-    use crate::config::LenderConfig;
-    use crate::journal::ShardJournals;
-    use crate::store::WindowStore;
-
-    const ID: JournalId = JournalId(7);
-
-    /// A shard's state, a session that is bound to a journal, and the client's end of its link.
-    struct Bench {
-        _directory: tempfile::TempDir,
-        shared: Arc<DaemonState>,
-        journals: ShardJournals,
-        connection: Connection,
-        client: Link,
-    }
-
-    impl Bench {
-        fn new() -> Bench {
-            let directory = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
-            let config = LenderConfig {
-                memory: 64 * 1024,
-                chunk_bytes: 4096,
-                journals_max: 1,
-                store: Some(directory.path().join("store")),
-                ..LenderConfig::default()
-            };
-            let (store, _) = WindowStore::open(&config.store_config()).unwrap();
-            let wakers = (0..3).map(|_| Waker::new().unwrap()).collect();
-            let addresses = (Vec::new(), Vec::new());
-            let shared = Arc::new(DaemonState::new(config, store, None, addresses, wakers));
-            let mut journals = ShardJournals::new(Arc::clone(&shared), Vec::new());
-            let address = NetAddress::Unix(directory.path().join("socket"));
-            let (client, link) = link_pair(&address);
-            let mut session = LenderSession::default();
-            let id = ID.0.to_le_bytes();
-            let header = FrameHeader::new(FrameKind::Bind);
-            session.handle(&Frame { header, body: &id }).unwrap();
-            let Ok(index) = journals.bind(ID) else {
-                panic!("the store has a slot")
-            };
-            let permit = shared.permit().unwrap();
-            let mut greeting = Greeting::default();
-            greeting.session = session;
-            let connection = Connection::new(link, greeting, index, permit, Instant::now());
-            Bench {
-                _directory: directory,
-                shared,
-                journals,
-                connection,
-                client,
-            }
-        }
-
-        fn turn(&mut self) -> bool {
-            let turn = TurnContext {
-                now: Instant::now(),
-                shard: 0,
-                shared: &self.shared,
-                counters: &self.shared.counters[0],
-            };
-            let journal = self.journals.at(self.connection.index);
-            self.connection.turn(journal, &turn).unwrap()
-        }
-
-        /// Sends `count` frames of this kind, as many as fit one read of the socket.
-        fn say(&mut self, kind: FrameKind, count: usize) {
-            let frame = FrameHeader::new(kind).encode(0);
-            (0..count).for_each(|_| self.client.queue(&[&frame]).unwrap());
-            assert!(self.client.flush().unwrap(), "the socket takes them all");
-        }
-
-        /// Number of frames that the client has got.
-        fn answers(&mut self) -> usize {
-            let mut answers = 0;
-            while self.client.receive().unwrap().is_some() {
-                answers += 1;
-            }
-            answers
-        }
-    }
-
-    fn link_pair(address: &NetAddress) -> (Link, Link) {
-        let listener = Listener::bind(address, Security::Insecure).unwrap();
-        let there = address.clone();
-        let patience = Duration::from_secs(20);
-        let client = std::thread::spawn(move || connect(&there, &Security::Insecure, patience).unwrap());
-        let mut pending = loop {
-            match listener.accept(Instant::now()).unwrap() {
-                Some(pending) => break pending,
-                None => std::thread::yield_now(),
-            }
-        };
-        loop {
-            match pending.advance(Instant::now()).unwrap() {
-                HandshakeProgress::Done(link) => return (client.join().unwrap(), link),
-                HandshakeProgress::NeedRead => std::thread::yield_now(),
-            }
-        }
-    }
-
-    /// A turn answered everything that had come, two thousand frames with one read of the socket.
-    #[test]
-    fn a_turn_ends_after_a_bounded_number_of_frames() {
-        const SENT: usize = 2000;
-        let mut bench = Bench::new();
-        bench.say(FrameKind::Ping, SENT);
-        assert!(bench.turn());
-        let first = bench.answers();
-        assert!(
-            (1..=FRAMES_PER_TURN).contains(&first),
-            "{first} answers in one turn"
-        );
-        assert!(bench.connection.has_more(), "the shard is told to come back");
-        let mut answered = first;
-        while bench.connection.has_more() {
-            bench.turn();
-            answered += bench.answers();
-        }
-        assert_eq!(answered, SENT);
-    }
-
-    #[test]
-    fn a_question_for_the_status_pauses_the_session_until_a_report_is_there() {
-        let mut bench = Bench::new();
-        bench.say(FrameKind::Status, 3);
-        assert!(bench.turn());
-        for _ in 0..3 {
-            assert!(bench.connection.is_paused() && !bench.connection.has_more());
-            assert!(!bench.turn());
-            assert_eq!(bench.answers(), 0);
-            bench.shared.desk.build(&bench.shared);
-            bench.turn();
-            assert_eq!(bench.answers(), 1);
-        }
-        assert!(!bench.connection.is_paused());
     }
 }

@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::member::{Member, MemberReply, Window};
 use netram_proto::multicast::{Reassembly, ReassemblyVerdict};
+use netram_proto::session::side_work::SideWork;
+use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind};
 
 use crate::memory::JournalMemory;
@@ -25,6 +27,9 @@ pub(crate) struct MemberJournal {
     sessions: u32,
     /// Whether a client has fenced it since it last had no session, so it is in use and not only probed.
     written: bool,
+    side_work: SideWork,
+    /// Whether nothing is read from its sessions for now, since they have had too much of their thread.
+    pub(crate) rests: bool,
 }
 
 impl MemberJournal {
@@ -154,6 +159,27 @@ impl MemberJournal {
     pub(crate) fn appended(&self, started: Instant, now: Instant) {
         self.stats.appended(started, now);
     }
+
+    /// Whether its sessions' turns are timed as a whole: see [`SideWork::is_watched`].
+    pub(crate) fn is_watched(&self) -> bool {
+        self.side_work
+            .is_watched(SideWork::allowance(self.memory.capacity()))
+    }
+
+    /// Notes side work of its sessions that ends at `now`. Returns how long they rest.
+    pub(crate) fn note_side_work(
+        &mut self,
+        took: Duration,
+        now: Time,
+        contended: bool,
+        resting: usize,
+    ) -> Duration {
+        let took = Nanos(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        let allowance = SideWork::allowance(self.memory.capacity());
+        let Nanos(rest) = self.side_work.note(took, now, allowance, contended, resting);
+        self.rests = rest > 0;
+        Duration::from_nanos(rest)
+    }
 }
 
 /// How an append arrived.
@@ -217,6 +243,8 @@ impl ShardJournals {
             stats,
             sessions: 0,
             written: false,
+            side_work: SideWork::default(),
+            rests: false,
         };
         let place = self.free.pop().unwrap_or_else(|| {
             self.journals.push(None);
@@ -269,6 +297,13 @@ impl ShardJournals {
         match &mut self.journals[place.0] {
             Some(journal) => journal,
             None => unreachable!("a bound session keeps its journal in place"),
+        }
+    }
+
+    /// Ends the rest of the journal at `place`, if one is still there.
+    pub(crate) fn end_rest(&mut self, place: JournalIndex) {
+        if let Some(journal) = &mut self.journals[place.0] {
+            journal.rests = false;
         }
     }
 

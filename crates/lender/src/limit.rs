@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
+use netram_proto::time::Nanos;
 use netram_transport::link::{RECEIVE_BUFFER_BYTES, SEND_BUFFER_BYTES};
 
 /// Default bytes of a chunk. A window is a list of chunks, so memory never fragments. A chunk is much larger
@@ -58,6 +59,10 @@ pub const FRAMES_PER_TURN: usize = 256;
 /// socket bounds the bytes of those. Half of a commit's round trip, so that a client without rest delays the
 /// commits of others by little.
 pub const TURN_TIME: Duration = Duration::from_micros(20);
+/// Time for which the appends of a journal make noisy ones rest
+/// ([`SideWork`](netram_proto::session::side_work::SideWork)). A client that commits one record after the
+/// other, each through a slow network, sends the next one sooner.
+pub const CONTENDED_FOR: Nanos = Nanos::from_ms(10);
 /// Minimum time between two reports. Building one visits all journals and, on a data lender, reads files.
 pub const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum connections accepted in a row. The others wait in the kernel, while pending clients are greeted.

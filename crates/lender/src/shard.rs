@@ -1,7 +1,12 @@
 //! A thread that owns some journals and the sessions bound to them.
 //!
-//! Requests are answered in the order of their arrival. An append touches no shared state: chunks and slots
-//! change owners only when windows come and go.
+//! Requests are answered in the order of their arrival, but a journal whose clients ask without end rests
+//! between its turns while others commit. An append touches no shared state: chunks and slots change owners
+//! only when windows come and go.
+
+mod resting;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -9,16 +14,19 @@ use std::time::{Duration, Instant};
 
 use netram_proto::id::JournalId;
 use netram_proto::multicast::ChannelInvite;
+use netram_proto::session::side_work::LastAppends;
 use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
 use netram_transport::{DropCounts, Interest, Link, MulticastReceiver, Poller, ReadyEvents};
 
 use crate::accept::Greeting;
 use crate::connection::{Connection, TurnContext};
-use crate::journal::ShardJournals;
+use crate::journal::{JournalIndex, ShardJournals};
 use crate::limit::{DATAGRAMS_PER_TURN, HOUSEKEEPING};
 use crate::outbox::SessionEnd;
 use crate::pacer::{LoopPacer, RoundStep};
 use crate::state::{ConnectionPermit, DaemonState};
+
+use self::resting::{RestingJournals, time_of};
 
 const WAKER: u64 = u64::MAX;
 const MULTICAST_TOKEN: u64 = u64::MAX - 1;
@@ -49,6 +57,8 @@ pub(crate) struct Shard {
     due: Vec<usize>,
     /// The connections of `due` that are being served.
     due_now: Vec<usize>,
+    resting: RestingJournals,
+    last_appends: LastAppends<JournalIndex>,
     /// The multicast receiver, while a session listens to a channel.
     multicast_receiver: Option<MulticastReceiver>,
     /// The current receiver's drop counts when they were last added to the counters.
@@ -80,6 +90,8 @@ impl Shard {
             vacant: Vec::new(),
             due: Vec::new(),
             due_now: Vec::new(),
+            resting: RestingJournals::default(),
+            last_appends: LastAppends::NONE,
             multicast_receiver: None,
             dropped: DropCounts::default(),
             log_again_at: now,
@@ -95,12 +107,13 @@ impl Shard {
         let mut events = ReadyEvents::with_capacity(EVENTS);
         loop {
             let sessions = self.connections.len() - self.vacant.len();
-            let received = match pacer.next(self.now, sessions) {
+            let mut received = match pacer.next(self.now, sessions) {
                 RoundStep::AskEach => self.ask_each(),
                 RoundStep::Poll => self.wait(&mut events, Duration::ZERO),
-                RoundStep::Block => self.wait(&mut events, self.until_housekeeping()),
+                RoundStep::Block => self.wait(&mut events, self.until_next_timer()),
             };
             self.now = Instant::now();
+            received |= self.end_rests();
             pacer.end_round(self.now, received);
             if self.now >= self.housekeeping && self.housekeep() {
                 return;
@@ -108,8 +121,10 @@ impl Shard {
         }
     }
 
-    fn until_housekeeping(&self) -> Duration {
-        self.housekeeping.saturating_duration_since(self.now)
+    fn until_next_timer(&self) -> Duration {
+        let rested = self.resting.next_end();
+        let next = rested.map_or(self.housekeeping, |end| end.min(self.housekeeping));
+        next.saturating_duration_since(self.now)
     }
 
     /// Polls every connection directly. Returns whether a frame arrived.
@@ -183,7 +198,7 @@ impl Shard {
         for index in 0..self.connections.len() {
             if self.connections[index]
                 .as_ref()
-                .is_some_and(Connection::is_paused)
+                .is_some_and(Connection::has_asked)
             {
                 self.serve(index);
             }
@@ -249,14 +264,22 @@ impl Shard {
             shared: &self.shared,
             counters: &self.shared.counters[self.index],
         };
-        let journal = self.journals.at(connection.index);
-        let received = match connection.turn(journal, &turn) {
-            Ok(received) => received,
+        let place = connection.index;
+        let journal = self.journals.at(place);
+        if journal.rests {
+            return self.let_rest(index);
+        }
+        let outcome = match connection.turn(journal, &turn) {
+            Ok(outcome) => outcome,
             Err(ending) => {
                 self.end(index, ending);
                 return true;
             }
         };
+        if outcome.appended {
+            let time = time_of(self.now, self.shared.started);
+            self.last_appends.note(place, time);
+        }
         if let Some((number, tune)) = connection.channel_request.take() {
             let answer = if listen(
                 &mut self.multicast_receiver,
@@ -284,7 +307,10 @@ impl Shard {
             connection.is_due = true;
             self.due.push(index);
         }
-        received
+        if let Some(took) = outcome.side_work {
+            self.note_side_work(place, took);
+        }
+        outcome.received
     }
 
     /// Reads the datagrams that have arrived and answers them over their sessions' links. Returns whether
@@ -362,6 +388,8 @@ impl Shard {
             if let Err(ending) = connection.answer_multicast(self.journals.at(connection.index), &turn) {
                 ended.get_or_insert((index, ending));
             }
+            let time = time_of(self.now, self.shared.started);
+            self.last_appends.note(connection.index, time);
             watch(&self.poller, connection, index);
         }
         if let Some((index, ending)) = ended {
@@ -399,6 +427,9 @@ impl Shard {
             self.count_dropped();
             self.dropped = DropCounts::default();
             self.multicast_receiver = None;
+        }
+        if connection.is_resting {
+            self.resting.forget(index);
         }
         let place = connection.index;
         let (journal, peer) = (self.journals.at(place).id, connection.outbox.link.peer());

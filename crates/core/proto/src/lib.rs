@@ -8,7 +8,7 @@
 //! | module | decides |
 //! |---|---|
 //! | [`wire`] | the byte layout of frames and records; every check of input from a peer or a disk |
-//! | [`session`] | which frames a connection may send before and after it is bound to a journal |
+//! | [`session`] | which frames a connection may send before and after it is bound to a journal; how much beside appends |
 //! | [`multicast`] | appends multicast once to all members: datagrams, reassembly, missing ranges |
 //! | [`member`] | a lender's side of one journal: fence, join, append, trim, read |
 //! | [`owner`] | who owns a journal; what its owner signs |

@@ -4,6 +4,8 @@
 //! the lender's status needs neither. Any other frame is misconduct and ends the session. The machine stores
 //! nothing but the binding, so a peer that has not bound costs a lender only its connection.
 
+pub mod side_work;
+
 use crate::id::{JournalId, WriterId};
 use crate::owner::{OwnerProof, is_owned};
 use crate::planted::{FaultSwitch, PlantedFault};
