@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn};
+use netram_proto::id::{Incarnation, JournalId, Lsn};
 use netram_proto::member::{Member, MemberReply, MemberState, Window};
 use netram_proto::multicast::{Reassembly, ReassemblyVerdict};
 use netram_proto::owner::allows_fence;
@@ -386,7 +386,7 @@ impl SimLender {
     fn forget_ended_journals(&mut self) {
         let may = self.member.as_ref().is_some_and(Member::may_be_forgotten);
         if may && !self.remembers && self.sessions.is_empty() {
-            self.has_forgotten |= self.state().epoch != Epoch(0);
+            self.has_forgotten |= self.state().was_joined();
             self.member = None;
             self.saved = None;
         }

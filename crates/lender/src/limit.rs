@@ -18,7 +18,7 @@ pub const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
 /// Maximum chunks in one store: their numbers have 32 bits, and free ones are listed in memory.
 pub const CHUNKS_MAX: u64 = 1 << 22;
 /// Default number of journals that one lender remembers. A fence is remembered for the life of the memory,
-/// unless its journal was closed or is over.
+/// unless its journal was closed, is over, or never had a window here.
 pub const JOURNALS_MAX_DEFAULT: u32 = 1024;
 /// Maximum number of journals that can be configured; each costs a page or two.
 pub const JOURNALS_MAX: u32 = 1 << 16;

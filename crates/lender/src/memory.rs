@@ -111,8 +111,7 @@ impl JournalMemory {
         end.0 > self.saved.member.trim.0.saturating_add(self.bytes)
     }
 
-    /// Returns the slot to the store. Only for a journal that may be forgotten: one that was never fenced, or
-    /// that is over.
+    /// Returns the slot to the store. Only for a journal that may be forgotten.
     pub(crate) fn let_go(mut self) {
         self.release();
         assert!(self.saved.member.may_be_forgotten(), "a fence is remembered");

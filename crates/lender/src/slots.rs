@@ -3,8 +3,9 @@
 //! A journal that may be forgotten
 //! ([`MemberState::may_be_forgotten`](netram_proto::member::MemberState::may_be_forgotten)) is remembered
 //! while there is room. An old writer that wakes up is then refused and gets no memory. When no slot is
-//! empty, a new journal takes the slot of one that is over, or else of one that was closed completely, the
-//! oldest first. Nodes can therefore join a region, and logs be created and removed, any number of times.
+//! empty, a new journal takes the slot of one that is over, or else of one that was closed completely, or
+//! else of one that was fenced and never had a window here, the oldest first. Nodes can therefore join a
+//! region, and logs be created and removed, any number of times, and fences alone fill no lender.
 
 use std::collections::VecDeque;
 
@@ -26,6 +27,8 @@ pub(crate) struct SlotPool {
     retired: VecDeque<Idle>,
     /// Slots of journals that were closed completely, the oldest first.
     closed: VecDeque<Idle>,
+    /// Slots of journals that were fenced and never had a window, the oldest first.
+    unused: VecDeque<Idle>,
 }
 
 impl SlotPool {
@@ -45,16 +48,17 @@ impl SlotPool {
 
     /// Adds the slot of a journal that may be forgotten, with its saved state.
     pub(crate) fn give_idle(&mut self, slot: Slot, state: SlotState) {
-        let idle = match state.member.ended {
-            true => &mut self.retired,
-            false => &mut self.closed,
+        let idle = match (state.member.ended, state.member.closed) {
+            (true, _) => &mut self.retired,
+            (false, true) => &mut self.closed,
+            (false, false) => &mut self.unused,
         };
         idle.push_back(Idle { slot, state });
     }
 
     /// Number of slots available to new journals.
     pub(crate) fn free(&self) -> usize {
-        self.empty.len() + self.retired.len() + self.closed.len()
+        self.empty.len() + self.retired.len() + self.closed.len() + self.unused.len()
     }
 
     /// A slot for a journal, with its saved state if it is this journal's own; `None` if all are in use.
@@ -62,7 +66,7 @@ impl SlotPool {
     /// Examines each journal that may be forgotten: at most 65,536, once when a journal's first session
     /// begins.
     pub(crate) fn take(&mut self, journal: JournalId) -> Option<(Slot, Option<SlotState>)> {
-        for idle in [&mut self.retired, &mut self.closed] {
+        for idle in [&mut self.retired, &mut self.closed, &mut self.unused] {
             if let Some(at) = idle.iter().position(|idle| idle.state.journal == journal) {
                 let own = idle.remove(at)?;
                 return Some((own.slot, Some(own.state)));
@@ -71,8 +75,8 @@ impl SlotPool {
         if let Some(slot) = self.empty.pop() {
             return Some((slot, None));
         }
-        let oldest = self.retired.pop_front().or_else(|| self.closed.pop_front());
-        let mut slot = oldest?.slot;
+        let mut idle = [&mut self.retired, &mut self.closed, &mut self.unused].into_iter();
+        let mut slot = idle.find_map(VecDeque::pop_front)?.slot;
         slot.clear();
         Some((slot, None))
     }

@@ -109,7 +109,7 @@ struct Pools {
 
 impl WindowStore {
     /// Restores the store at `config.path`, or creates one. Returns the members found in it, except those of
-    /// journals that are over.
+    /// journals that may be forgotten.
     ///
     /// # Errors
     /// One [`WindowStoreError`] a reaction; a store that holds needed bytes is left unchanged.
@@ -164,9 +164,10 @@ impl WindowStore {
             chunks_unbacked: AtomicU64::new(pools.unbacked.len() as u64),
             pools: Mutex::new(pools),
         });
-        let (over, going_on): (Vec<OccupiedSlot>, Vec<OccupiedSlot>) = slots
+        let (mut over, going_on): (Vec<OccupiedSlot>, Vec<OccupiedSlot>) = slots
             .into_iter()
             .partition(|found| found.state.member.may_be_forgotten());
+        over.sort_by_key(|found| found.state.last_contact);
         over.into_iter()
             .for_each(|found| store.give_slot(found.slot, found.state));
         let kept = going_on.into_iter().map(|found| restore(&store, found)).collect();
@@ -213,7 +214,7 @@ impl WindowStore {
         self.geometry.slots - self.pools().slots.free() as u32
     }
 
-    /// The member and memory of a journal that is unknown or over; `None` if all slots belong to journals
+    /// The member and memory of a journal that has no session; `None` if all slots belong to journals
     /// that may not be forgotten.
     pub fn journal(self: &Arc<WindowStore>, journal: JournalId) -> Option<(Member, JournalMemory)> {
         let (slot, state) = self.pools().slots.take(journal)?;

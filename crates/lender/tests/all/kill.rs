@@ -4,7 +4,7 @@ use crate::common::child::TestChild;
 use crate::common::{START, TestWriter, WINDOW, config, memory_dir, receive, socket};
 use netram_lender::{Lender, LenderConfig};
 use netram_proto::id::Lsn;
-use netram_proto::wire::{Flag, FrameKind};
+use netram_proto::wire::{Flag, FrameKind, RefusalReason};
 use netram_transport::NetAddress;
 
 /// Writes until the lender is killed. Returns the log, the acknowledged end, and the LSN that the writer last
@@ -94,5 +94,53 @@ fn a_new_lender_beside_a_running_one_is_refused_its_store() {
     };
     let refused = Lender::start(other).err().map(|error| error.to_string());
     assert!(refused.is_some_and(|text| text.contains("another lender")));
+    drop(process);
+}
+
+/// One client that fenced journals and left them filled a lender for the life of its memory.
+#[test]
+fn fences_without_a_window_fill_no_lender_and_others_outlive_them_and_a_kill() {
+    let dir = memory_dir();
+    let address = NetAddress::Unix(socket(&dir));
+    let process = TestChild::lender(&dir);
+    let mut holder = TestWriter::join(&address, 1, 5);
+    holder.append(b"held");
+    holder.acked();
+    let mut left = TestWriter::join(&address, 2, 5);
+    let mut leave = left.header(FrameKind::Leave);
+    (leave.lsn, leave.mark) = (Lsn(5), 1);
+    assert_eq!(left.ask(leave, &[]).header.kind, FrameKind::LeaveAck);
+    drop((holder, left));
+    // It has 64 slots.
+    for journal in 100..1200 {
+        let mut idle = TestWriter::bind(&address, journal, 1);
+        assert_eq!(idle.fence().header.kind, FrameKind::Fenced);
+    }
+    drop(TestWriter::join(&address, 3, 5));
+    drop(process);
+
+    let process = TestChild::lender(&dir);
+    let old_writer = |journal| TestWriter::bind(&address, journal, 4).fence();
+    for journal in [1, 2, 3] {
+        let refused = old_writer(journal);
+        assert_eq!(
+            refused.refusal(),
+            Some(RefusalReason::Fenced),
+            "journal {journal}"
+        );
+    }
+    let mut remembered = TestWriter::bind(&address, 1199, 1);
+    remembered.writer.0 += 1;
+    assert_eq!(
+        remembered.fence().refusal(),
+        Some(RefusalReason::Fenced),
+        "while there is room"
+    );
+    assert_eq!(
+        old_writer(100).header.kind,
+        FrameKind::Fenced,
+        "the oldest is forgotten"
+    );
+    assert_eq!(TestWriter::bind(&address, 1, 6).fence().header.flags, Flag::KNOWN);
     drop(process);
 }

@@ -263,9 +263,7 @@ fn unfenced_journals_make_room_when_their_sessions_end() {
         drop(TestWriter::bind(address, id, 1));
         until("the session ended", || lender.report().journals.is_empty());
     }
-    let mut sealed = TestWriter::bind(address, 100, 5);
-    sealed.fence();
-    drop(sealed);
+    drop(TestWriter::join(address, 100, 5));
     until("the session ended", || lender.report().connections == 0);
     assert_eq!(epoch(&lender.report().journals[0]), 5);
 }

@@ -4,9 +4,9 @@
 //! bytes of the journal, `trim..held`, as whole checked records in a [`Window`]. It obeys only the writer of
 //! the highest epoch that has fenced it, and acknowledges only what it holds (rules 2 and 4).
 //!
-//! A member never forgets a fence while the journal may go on, and never acknowledges across a gap. It never
-//! drops bytes that its writer has not declared stable, and never answers for memory of an earlier
-//! incarnation.
+//! A member that has had a window never forgets a fence while the journal may go on. It never acknowledges
+//! across a gap, never drops bytes that its writer has not declared stable, and never answers for memory of
+//! an earlier incarnation.
 
 mod append;
 mod window;
@@ -64,8 +64,21 @@ impl MemberState {
     ///
     /// For journals that were closed cleanly or deleted, see docs/design/protocol.md, "Journals that are
     /// over".
+    ///
+    /// A fence under which no writer has ever had a window here ([`MemberState::was_joined`]) protects no
+    /// record. A takeover is proven by the members of a durable view, which answer for the very memory that
+    /// the view names, and a member joined before a view could name it. So no takeover counts this memory,
+    /// and no acknowledged record depends on its fence. An old writer that comes back may join here anew, as
+    /// at a lender that it had never asked; the members of its own view still refuse it. It goes on only if
+    /// it reaches none of them, and then its own disk acknowledges too, with or without this lender.
     pub fn may_be_forgotten(&self) -> bool {
-        !self.joined && (self.epoch == Epoch(0) || self.ended || self.closed)
+        let needs_no_fence = self.epoch == Epoch(0) || self.ended || self.closed;
+        !self.joined && (needs_no_fence || !self.was_joined())
+    }
+
+    /// Whether a writer has ever had a window of the journal in this memory, as far as is remembered.
+    pub fn was_joined(&self) -> bool {
+        self.window_epoch > Epoch(0)
     }
 }
 

@@ -92,11 +92,15 @@ struct Bench {
 }
 
 impl Bench {
-    fn joined(maker: &RecordMaker) -> Bench {
-        let mut bench = Bench {
+    fn new() -> Bench {
+        Bench {
             member: Member::new(JOURNAL, INCARNATION),
             ring: Ring::default(),
-        };
+        }
+    }
+
+    fn joined(maker: &RecordMaker) -> Bench {
+        let mut bench = Bench::new();
         bench.send(maker.header(FrameKind::Fence), &[]);
         bench.join(maker, 1);
         bench
@@ -458,6 +462,28 @@ fn only_the_fencing_writer_ends_a_journal_and_the_next_fence_revives_it() {
     let next = RecordMaker::new(3);
     bench.send(next.header(FrameKind::Fence), &[]);
     assert!(!bench.member.may_be_forgotten());
+}
+
+/// A client that fenced journals by the thousand filled a lender for the life of its memory.
+#[test]
+fn a_fence_without_a_window_may_be_forgotten_until_a_writer_has_joined() {
+    let mut bench = Bench::new();
+    let maker = RecordMaker::new(1);
+    bench.send(maker.header(FrameKind::Fence), &[]);
+    assert!(bench.member.may_be_forgotten());
+    bench.join(&maker, 1);
+    assert!(!bench.member.may_be_forgotten());
+    let leave = FrameHeader {
+        lsn: Lsn(1),
+        mark: 1,
+        ..maker.header(FrameKind::Leave)
+    };
+    bench.send(leave, &[]);
+    assert!(!bench.member.state().joined);
+    assert!(!bench.member.may_be_forgotten(), "a view may name the window");
+    let next = RecordMaker::new(2);
+    bench.send(next.header(FrameKind::Fence), &[]);
+    assert!(!bench.member.may_be_forgotten(), "a later fence, too");
 }
 
 /// The fence of a closed journal occupied a slot for the life of the lender's memory.
