@@ -10,7 +10,7 @@ use crate::owner::ForgedFence;
 use netram_proto::journal::{
     DiskWaitReason, JournalLenderStatus, LenderRefusal, LenderRole, LinkPhase, RecoveryError,
 };
-use netram_proto::wire::RefusalReason;
+use netram_proto::wire::{ClientLimitRefusal, FrameHeader, RefusalReason};
 use netram_transport::{ConnectError, VersionRange};
 
 /// Why a lender's acknowledgements do not count at the moment.
@@ -76,6 +76,8 @@ pub enum LinkFailure {
     LocalSystem(String),
     /// The lender found no proof that this program owns the journal.
     NotOwner,
+    /// The lender's operator has not given the name of this program's key what it asks for.
+    OverClientLimit(ClientLimitRefusal),
     /// The lender claimed a fence that the journal's owner has not signed.
     ForgedFence,
 }
@@ -107,7 +109,23 @@ impl From<&ConnectError> for LinkFailure {
 impl LinkFailure {
     /// Whether the lender was reached and its own words are the reason.
     pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self, LinkFailure::NotOwner | LinkFailure::ForgedFence)
+        matches!(
+            self,
+            LinkFailure::NotOwner | LinkFailure::OverClientLimit(_) | LinkFailure::ForgedFence
+        )
+    }
+
+    /// The failure that a refusal is; `None` if the lender may be stopping or full, which can change in a
+    /// moment.
+    pub(crate) fn of_refusal(header: &FrameHeader) -> Option<LinkFailure> {
+        match RefusalReason::from_byte(header.flags)? {
+            RefusalReason::NotOwner => Some(LinkFailure::NotOwner),
+            RefusalReason::OverClientLimit => {
+                let refusal = ClientLimitRefusal::from_numbers(header.lsn.0, header.stable.0);
+                Some(LinkFailure::OverClientLimit(refusal))
+            }
+            _ => None,
+        }
     }
 
     fn of_system(error: &io::Error) -> LinkFailure {
@@ -214,6 +232,7 @@ impl fmt::Display for LinkFailure {
             LinkFailure::NotOwner => out.write_str(
                 "it found no proof that this program owns the journal: is the journal's `data.key` its own?",
             ),
+            LinkFailure::OverClientLimit(refusal) => refusal.fmt(out),
             LinkFailure::ForgedFence => ForgedFence.fmt(out),
         }
     }
@@ -240,6 +259,9 @@ fn refusal(out: &mut fmt::Formatter<'_>, refused: LenderRefusal) -> fmt::Result 
             "no slot: it holds {limit} journals, and takes no more; `netram lender status` names them"
         ),
         RefusalReason::NotOwner => write!(out, "{}", LinkFailure::NotOwner),
+        RefusalReason::OverClientLimit => {
+            write!(out, "{}", ClientLimitRefusal::from_numbers(asked, limit))
+        }
         RefusalReason::DataOnly => {
             out.write_str("it takes data sessions only at this address: name another of its addresses")
         }

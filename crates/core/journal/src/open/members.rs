@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use netram_proto::journal::{FrameBody, PeerAnswer, Recovery, RecoveryError};
 use netram_proto::time::Time;
-use netram_proto::wire::{Frame, FrameKind, RefusalReason};
+use netram_proto::wire::{Frame, FrameKind};
 use netram_transport::{Link, NetAddress, Security, connect};
 
 use crate::config::JournalConfig;
@@ -219,9 +219,7 @@ fn exchange(
             .map_err(|_| Some(LinkFailure::ForgedFence))?;
         recovery.on_frame(index, &frame);
         if frame.header.kind == FrameKind::Refuse {
-            // The lender may be stopping or full, which may change in a moment.
-            let is_not_owner = RefusalReason::from_byte(frame.header.flags) == Some(RefusalReason::NotOwner);
-            return Err(is_not_owner.then_some(LinkFailure::NotOwner));
+            return Err(LinkFailure::of_refusal(&frame.header));
         }
         moved = true;
         if !link.has_buffered() {

@@ -26,7 +26,7 @@ pub trait Window {
 /// The lender cannot provide a window of the requested size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReserveError {
-    /// `NoRoom` or `OverQuota`.
+    /// `NoRoom`, `OverQuota`, or `OverClientLimit`.
     pub refusal: RefusalReason,
     /// Bytes requested.
     pub asked: u64,

@@ -291,6 +291,9 @@ pub enum RefusalReason {
     InUse = 21,
     /// The session has not proven that its client owns the journal, or a signature is wrong.
     NotOwner = 22,
+    /// The client's name may not have what it asks for. `lsn`: the number of the
+    /// [`ClientResource`](super::ClientResource), `stable`: the amount that it may have, zero if none.
+    OverClientLimit = 23,
 }
 
 impl RefusalReason {
@@ -320,6 +323,7 @@ impl RefusalReason {
             20 => NoDeposit,
             21 => InUse,
             22 => NotOwner,
+            23 => OverClientLimit,
             _ => return None,
         })
     }

@@ -7,6 +7,7 @@ mod bytes;
 mod crc;
 mod frame;
 mod record;
+mod resource;
 
 pub use bytes::{ByteReader, ShortInputError, put_varint};
 pub use crc::{Crc, crc32c};
@@ -15,3 +16,4 @@ pub use record::{
     ChainPoint, CheckedRecord, CrcSeed, RecordError, RecordHeader, ScanStep, check_record, finish_record,
     record_bytes, scan_step,
 };
+pub use resource::{ClientLimitRefusal, ClientResource};

@@ -448,7 +448,8 @@ impl JournalWriter {
             | RefusalReason::TooManyJournals
             | RefusalReason::DataOnly
             | RefusalReason::RegionOnly
-            | RefusalReason::NotOwner => {
+            | RefusalReason::NotOwner
+            | RefusalReason::OverClientLimit => {
                 let lender = &mut self.lenders[index];
                 let refused = LenderRefusal {
                     reason: refusal,
