@@ -355,6 +355,13 @@ impl<H: ConnectionHandler> Acceptor<H> {
                 }
             }
         }
+        let is_revoked = |connection: &UnboundConnection<H>| match &connection.stage {
+            Stage::Greeting(link, _) => link.is_revoked(),
+            Stage::Handshaking(_) => false,
+        };
+        for index in self.pending.find(is_revoked) {
+            self.pending.remove(index);
+        }
         if let Some(count) = self.flood.due(self.now) {
             tracing::warn!(count, "further handshakes failed");
         }

@@ -14,10 +14,10 @@ use crate::address::NetAddress;
 use crate::cipher::Cipher;
 use crate::error::ConnectError;
 use crate::key::ClusterKey;
+use crate::key_ring::KeyId;
 use crate::link::{Link, LinkSession};
 use crate::preamble::{
-    self, MODE_NOISE, MODE_PLAIN, NONCE_BYTES, PREAMBLE_BYTES, Preamble, WIRE_VERSION, WIRE_VERSIONS,
-    has_nonce,
+    self, MODE_NOISE, MODE_PLAIN, NONCE_BYTES, PREAMBLE_BYTES, Preamble, WIRE_VERSIONS, has_nonce,
 };
 use crate::secure::{CONFIRMATION_BYTES, MESSAGE_BYTES, NoiseHandshake, Prologue};
 use crate::security::Security;
@@ -45,7 +45,7 @@ pub fn connect(address: &NetAddress, security: &Security, timeout: Duration) -> 
     };
     let (cipher, agreed) = match security {
         Security::Insecure => {
-            let (prologue, version) = exchange_preambles(&wire, MODE_PLAIN)?;
+            let (prologue, version) = exchange_preambles(&wire, MODE_PLAIN, None)?;
             let id = prologue.session();
             (Cipher::Plain, LinkSession { version, id })
         }
@@ -54,7 +54,7 @@ pub fn connect(address: &NetAddress, security: &Security, timeout: Duration) -> 
     if let (NetAddress::Tcp { host, .. }, Some(at)) = (address, at) {
         tcp::remember(host, at);
     }
-    Ok(Link::new(wire.socket, peer, cipher, agreed))
+    Ok(Link::new(wire.socket, peer, cipher, agreed, None))
 }
 
 /// Connects a socket; also returns the TCP address it leads to, if there is one.
@@ -92,8 +92,12 @@ fn reach(
 }
 
 /// Exchanges preambles. Returns them and the wire version. A refusal by the lender is an error.
-fn exchange_preambles(wire: &HandshakeSocket<'_>, mode: u8) -> Result<(Prologue, u16), ConnectError> {
-    let client = Preamble::ours(WIRE_VERSION, mode, preamble::STATUS_OK).encode();
+fn exchange_preambles(
+    wire: &HandshakeSocket<'_>,
+    mode: u8,
+    key: Option<KeyId>,
+) -> Result<(Prologue, u16), ConnectError> {
+    let client = Preamble::of_client(mode, key).encode();
     wire.send(&client)?;
     let mut lender = [0; PREAMBLE_BYTES];
     wire.receive(&mut lender)?;
@@ -145,7 +149,7 @@ fn noise_handshake(
         address: wire.address.clone(),
         source,
     };
-    let (prologue, version) = exchange_preambles(wire, MODE_NOISE)?;
+    let (prologue, version) = exchange_preambles(wire, MODE_NOISE, Some(KeyId::of(key)))?;
     let mut noise = NoiseHandshake::initiator(key, &prologue).map_err(local)?;
     wire.send(&noise.write().map_err(local)?)?;
 

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::cipher::Cipher;
 use crate::key::ClusterKey;
+use crate::key_ring::KeyRing;
 use crate::link::{Link, LinkSession, PACKET_BYTES_MAX};
 use crate::listen::{HandshakeProgress, PendingHandshake};
 use crate::preamble::{MODE_NOISE, PREAMBLE_BYTES, Preamble, STATUS_OK, WIRE_VERSION, may_begin_preamble};
-use crate::security::Security;
+use crate::security::ListenSecurity;
 
 /// Decodes a preamble; encoding it again must give the same bytes.
 pub fn preamble(bytes: &[u8]) {
@@ -53,21 +54,31 @@ fn connected(bytes: &[u8]) -> OwnedFd {
     lender.into()
 }
 
-fn key() -> &'static Arc<Security> {
-    static KEY: OnceLock<Arc<Security>> = OnceLock::new();
-    KEY.get_or_init(|| Arc::new(Security::Key(ClusterKey::generate())))
+fn key() -> &'static Arc<ListenSecurity> {
+    static KEY: OnceLock<Arc<ListenSecurity>> = OnceLock::new();
+    KEY.get_or_init(|| Arc::new(ListenSecurity::Key(ClusterKey::generate())))
 }
 
-/// A client in its handshake. The first byte selects whether the lender requires the cluster key; a client
-/// without the key must not be accepted.
+fn named_clients() -> &'static Arc<ListenSecurity> {
+    static CLIENTS: OnceLock<Arc<ListenSecurity>> = OnceLock::new();
+    CLIENTS.get_or_init(|| {
+        let ring = KeyRing::default();
+        ring.replace([("a client".into(), ClusterKey::generate())]);
+        Arc::new(ListenSecurity::Clients(ring))
+    })
+}
+
+/// A client in its handshake. The first byte selects whether the lender requires the cluster key or that of a
+/// named client; a client without the key must not be accepted.
 pub fn handshake(bytes: &[u8]) {
     let Some((how, bytes)) = bytes.split_first() else {
         return;
     };
     let secure = how & 1 == 0;
     let security = match secure {
+        true if how & 4 != 0 => Arc::clone(named_clients()),
         true => Arc::clone(key()),
-        false => Arc::new(Security::Insecure),
+        false => Arc::new(ListenSecurity::Insecure),
     };
     let now = Instant::now();
     let deadline = now + Duration::from_secs(60);
@@ -96,6 +107,7 @@ pub fn handshake_seeds() -> Vec<Vec<u8>> {
         [&[1], &hello(0)[..]].concat(),
         [&[2], &hello(MODE_NOISE)[..]].concat(),
         [&[0], &hello(0)[..]].concat(),
+        [&[4], &hello(MODE_NOISE)[..], &[7; 48]].concat(),
     ]
 }
 
@@ -106,7 +118,7 @@ pub fn packets(bytes: &[u8]) {
         version: WIRE_VERSION,
         id: [0; 32],
     };
-    let mut link = Link::new(connected(bytes), "a fuzzer".into(), Cipher::Plain, agreed);
+    let mut link = Link::new(connected(bytes), "a fuzzer".into(), Cipher::Plain, agreed, None);
     let mut rest = bytes;
     while let Ok(Some(packet)) = link.receive() {
         let (length, behind) = rest.split_first_chunk::<2>().expect("a length was sent");

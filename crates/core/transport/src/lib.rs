@@ -22,6 +22,7 @@
 //! |---|---|
 //! | [`address`] | syntax of a lender's address; which addresses are local |
 //! | [`key`] | the cluster key and its file |
+//! | [`key_ring`] | the keys of named clients |
 //! | [`security`] | the choice between a key and none; default key files |
 //! | [`preamble`] | the first 16 bytes of every connection; the wire version |
 //! | [`secure`], `cipher` | the Noise handshake, and the encryption of packets after it |
@@ -48,6 +49,7 @@ pub mod fuzzed;
 mod group;
 mod happy_eyeballs;
 pub mod key;
+pub mod key_ring;
 pub mod link;
 pub mod listen;
 pub mod listen_socket;
@@ -72,6 +74,7 @@ pub use connect::connect;
 pub use error::{ConnectError, HandshakeError, LinkError, ListenError};
 pub use group::{MulticastGroup, MulticastGroupError};
 pub use key::{ClusterKey, KeyError};
+pub use key_ring::{ClientIdentity, KeyId, KeyRing};
 pub use link::{Link, PACKET_BYTES_MAX, SendProgress};
 pub use listen::{HANDSHAKE_TIMEOUT, HandshakeProgress, Listener, PENDING_MAX, PendingHandshake};
 pub use listen_socket::{ListenScope, ListenSocket};
@@ -80,5 +83,5 @@ pub use multicast::{DropCounts, MulticastReceiver, MulticastSender, ReceivedData
 pub use owner::{OwnerId, OwnerKey, check_proof};
 pub use poll::{Interest, Poller, ReadyEvent, ReadyEvents, Waker};
 pub use preamble::{VersionRange, WIRE_VERSION};
-pub use security::{Security, SecurityError};
+pub use security::{ListenSecurity, Security, SecurityError};
 pub use wait::{WaitPolicy, WaitStep};

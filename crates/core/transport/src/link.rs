@@ -8,6 +8,7 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use netram_proto::limit::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES};
 use netram_proto::owner::SESSION_ID_BYTES;
@@ -17,6 +18,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use crate::buffer::ByteQueue;
 use crate::cipher::{Cipher, DecryptError, TAG_BYTES};
 use crate::error::LinkError;
+use crate::key_ring::ClientIdentity;
 
 /// Maximum bytes of a packet: one frame, header and body.
 pub const PACKET_BYTES_MAX: usize = FRAME_HEADER_BYTES + FRAME_BODY_BYTES_MAX;
@@ -52,6 +54,7 @@ pub struct Link {
     peer: String,
     cipher: Cipher,
     agreed: LinkSession,
+    client: Option<Arc<ClientIdentity>>,
     outgoing: ByteQueue,
     incoming: ByteQueue,
     /// The error of the first invalid packet. Packets behind it are not read.
@@ -78,12 +81,19 @@ pub enum SendProgress {
 
 impl Link {
     /// Takes a connected non-blocking socket whose handshake is complete.
-    pub(crate) fn new(socket: OwnedFd, peer: String, cipher: Cipher, agreed: LinkSession) -> Link {
+    pub(crate) fn new(
+        socket: OwnedFd,
+        peer: String,
+        cipher: Cipher,
+        agreed: LinkSession,
+        client: Option<Arc<ClientIdentity>>,
+    ) -> Link {
         Link {
             socket,
             peer,
             cipher,
             agreed,
+            client,
             outgoing: ByteQueue::new(SEND_BUFFER_BYTES),
             incoming: ByteQueue::new(RECEIVE_BUFFER_BYTES),
             fault: None,
@@ -93,6 +103,16 @@ impl Link {
     /// The peer's address, for people to read.
     pub fn peer(&self) -> &str {
         &self.peer
+    }
+
+    /// The named client at the other end; `None` at a listener without named clients, and at a client's end.
+    pub fn client(&self) -> Option<&Arc<ClientIdentity>> {
+        self.client.as_ref()
+    }
+
+    /// Whether the client's key is no longer accepted, so that the link must end.
+    pub fn is_revoked(&self) -> bool {
+        self.client.as_ref().is_some_and(|client| client.is_revoked())
     }
 
     /// The wire version of this link.

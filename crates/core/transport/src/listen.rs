@@ -12,6 +12,8 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use crate::address::NetAddress;
 use crate::cipher::Cipher;
 use crate::error::{HandshakeError, ListenError};
+use crate::key::ClusterKey;
+use crate::key_ring::{ClientIdentity, KeyRing};
 use crate::link::{Link, LinkSession};
 use crate::listen_socket::{ListenScope, ListenSocket};
 use crate::preamble::{
@@ -19,7 +21,7 @@ use crate::preamble::{
     has_nonce, may_begin_preamble,
 };
 use crate::secure::{CONFIRMATION_BYTES, MESSAGE_BYTES, NoiseHandshake, Prologue};
-use crate::security::Security;
+use crate::security::ListenSecurity;
 
 /// Time that a client may take to complete the handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,7 +36,7 @@ const REFUSALS_MAX: usize = 64;
 /// returns `None`.
 pub struct Listener {
     port: ListenSocket,
-    security: Arc<Security>,
+    security: Arc<ListenSecurity>,
     /// Every [`PendingHandshake`] holds a clone, so the reference count is the number of handshakes under
     /// way.
     pending: Arc<()>,
@@ -46,8 +48,9 @@ impl Listener {
     ///
     /// # Errors
     /// `InsecureRefused` without a key for an address that other machines can reach, `InUse`, or `Failed`.
-    pub fn bind(address: &NetAddress, security: Security) -> Result<Listener, ListenError> {
-        let secure = !matches!(security, Security::Insecure);
+    pub fn bind(address: &NetAddress, security: impl Into<ListenSecurity>) -> Result<Listener, ListenError> {
+        let security = security.into();
+        let secure = !matches!(security, ListenSecurity::Insecure);
         let reach = ListenScope {
             other_machines: secure,
             other_users: secure,
@@ -120,7 +123,7 @@ pub struct PendingHandshake {
     /// `None` once the link owns it.
     socket: Option<OwnedFd>,
     peer: String,
-    security: Arc<Security>,
+    security: Arc<ListenSecurity>,
     deadline: Instant,
     busy: bool,
     step: AwaitedMessage,
@@ -132,12 +135,16 @@ pub struct PendingHandshake {
 /// The message that the client must send next.
 enum AwaitedMessage {
     Preamble,
-    /// Noise message 1, for a session of this wire version.
-    Message(NoiseHandshake, u16),
-    Confirmation(Cipher, LinkSession),
+    /// Noise message 1, for a session of this wire version. A client that does not say which key it has may
+    /// have one of several.
+    Message(Vec<KeyAttempt>, u16),
+    Confirmation(Cipher, LinkSession, Option<Arc<ClientIdentity>>),
     /// None: the handshake has succeeded or failed.
     Over,
 }
+
+/// A handshake with one of the keys that the client may have.
+type KeyAttempt = (NoiseHandshake, Option<Arc<ClientIdentity>>);
 
 /// Progress of a handshake.
 #[derive(Debug)]
@@ -153,7 +160,7 @@ impl PendingHandshake {
     pub(crate) fn new(
         socket: OwnedFd,
         peer: String,
-        security: Arc<Security>,
+        security: Arc<ListenSecurity>,
         deadline: Instant,
         counted: Arc<()>,
     ) -> PendingHandshake {
@@ -208,8 +215,10 @@ impl PendingHandshake {
             }
             let done = match std::mem::replace(&mut self.step, AwaitedMessage::Over) {
                 AwaitedMessage::Preamble => self.on_preamble()?,
-                AwaitedMessage::Message(noise, version) => self.on_message(noise, version)?,
-                AwaitedMessage::Confirmation(cipher, agreed) => Some(self.on_confirmation(cipher, agreed)?),
+                AwaitedMessage::Message(attempts, version) => self.on_message(attempts, version)?,
+                AwaitedMessage::Confirmation(cipher, agreed, client) => {
+                    Some(self.on_confirmation(cipher, agreed, client)?)
+                }
                 AwaitedMessage::Over => unreachable!("returned above"),
             };
             if let Some(link) = done {
@@ -225,8 +234,8 @@ impl PendingHandshake {
             .unwrap_or(&[0; PREAMBLE_BYTES]);
         let hello = Preamble::decode(&client).ok_or(HandshakeError::NotNetram)?;
         let mode = match *self.security {
-            Security::Key(_) => MODE_NOISE,
-            Security::Insecure => MODE_PLAIN,
+            ListenSecurity::Key(_) | ListenSecurity::Clients(_) => MODE_NOISE,
+            ListenSecurity::Insecure => MODE_PLAIN,
         };
         let Some(version) = WIRE_VERSIONS.common(hello.versions) else {
             self.reply(WIRE_VERSION, mode, preamble::STATUS_WRONG_VERSION)?;
@@ -251,6 +260,11 @@ impl PendingHandshake {
             self.reply(version, mode, status)?;
             return Err(error);
         }
+        let keys = match &*self.security {
+            ListenSecurity::Insecure => Vec::new(),
+            ListenSecurity::Key(key) => vec![(key.clone(), None)],
+            ListenSecurity::Clients(ring) => self.candidates(ring, hello.key_id)?,
+        };
         let nonce = match has_nonce(version) {
             true => Some(random_nonce().map_err(HandshakeError::Failed)?),
             false => None,
@@ -263,47 +277,80 @@ impl PendingHandshake {
             lender,
             nonce,
         };
-        match &*self.security {
-            Security::Insecure => {
-                let id = prologue.session();
-                self.become_link(Cipher::Plain, LinkSession { version, id })
-                    .map(Some)
-            }
-            Security::Key(key) => {
-                let noise = NoiseHandshake::responder(key, &prologue).map_err(HandshakeError::Failed)?;
-                self.step = AwaitedMessage::Message(noise, version);
-                Ok(None)
-            }
+        if mode == MODE_PLAIN {
+            let id = prologue.session();
+            let link = self.become_link(Cipher::Plain, LinkSession { version, id }, None);
+            return link.map(Some);
         }
+        let attempts: io::Result<Vec<KeyAttempt>> = keys
+            .into_iter()
+            .map(|(key, client)| Ok((NoiseHandshake::responder(&key, &prologue)?, client)))
+            .collect();
+        self.step = AwaitedMessage::Message(attempts.map_err(HandshakeError::Failed)?, version);
+        Ok(None)
+    }
+
+    /// The keys that the client may have. A client whose key is not on the list is refused at once.
+    fn candidates(
+        &self,
+        ring: &KeyRing,
+        id: u16,
+    ) -> Result<Vec<(ClusterKey, Option<Arc<ClientIdentity>>)>, HandshakeError> {
+        let found = ring.candidates(id);
+        if found.is_empty() {
+            self.reply(WIRE_VERSION, MODE_NOISE, preamble::STATUS_WRONG_KEY)?;
+            return Err(HandshakeError::WrongKey);
+        }
+        let named = |(key, client)| (key, Some(client));
+        Ok(found.into_iter().map(named).collect())
     }
 
     fn on_message(
         &mut self,
-        mut noise: NoiseHandshake,
+        attempts: Vec<KeyAttempt>,
         version: u16,
     ) -> Result<Option<Link>, HandshakeError> {
-        if noise.read(&self.buffer).is_err() {
+        let message = &self.buffer;
+        let proven = attempts
+            .into_iter()
+            .find_map(|(mut noise, client)| noise.read(message).is_ok().then_some((noise, client)));
+        let Some((mut noise, client)) = proven else {
             self.reply(WIRE_VERSION, MODE_NOISE, preamble::STATUS_WRONG_KEY)?;
             return Err(HandshakeError::WrongKey);
-        }
+        };
         let answer = noise.write().map_err(HandshakeError::Failed)?;
         self.send(&answer)?;
         let (cipher, id) = noise.finish();
-        self.step = AwaitedMessage::Confirmation(cipher, LinkSession { version, id });
+        self.step = AwaitedMessage::Confirmation(cipher, LinkSession { version, id }, client);
         Ok(None)
     }
 
-    fn on_confirmation(&mut self, mut cipher: Cipher, agreed: LinkSession) -> Result<Link, HandshakeError> {
+    fn on_confirmation(
+        &mut self,
+        mut cipher: Cipher,
+        agreed: LinkSession,
+        client: Option<Arc<ClientIdentity>>,
+    ) -> Result<Link, HandshakeError> {
         if let Cipher::Noise(ways) = &mut cipher {
             let sealed = &mut self.buffer[..CONFIRMATION_BYTES];
             ways.open(sealed).map_err(|_| HandshakeError::WrongKey)?;
         }
-        self.become_link(cipher, agreed)
+        self.become_link(cipher, agreed, client)
     }
 
-    fn become_link(&mut self, cipher: Cipher, agreed: LinkSession) -> Result<Link, HandshakeError> {
+    fn become_link(
+        &mut self,
+        cipher: Cipher,
+        agreed: LinkSession,
+        client: Option<Arc<ClientIdentity>>,
+    ) -> Result<Link, HandshakeError> {
         let socket = self.socket.take().ok_or(HandshakeError::CutOff)?;
-        Ok(Link::new(socket, std::mem::take(&mut self.peer), cipher, agreed))
+        let mut peer = std::mem::take(&mut self.peer);
+        if let Some(client) = &client {
+            // Every line of the log that names the peer says who it is.
+            peer = format!("{} at {peer}", client.name());
+        }
+        Ok(Link::new(socket, peer, cipher, agreed, client))
     }
 
     /// Reads until `wanted` bytes are buffered, and never more, since later bytes belong to the link. Returns

@@ -5,14 +5,15 @@
 //!   +-----+-----+-----+-----+-----+-----+-----+-----+
 //! 0 |  N     E     T     R     A     M  |  version  |
 //!   +-----+-----+-----+-----+-----+-----+-----+-----+
-//! 8 |mode |status| oldest    | newest   | reserved  |
+//! 8 |mode |status| oldest    | newest   | key id    |
 //!   +-----+-----+-----+-----+-----+-----+-----+-----+
 //! ```
 //!
 //! Numbers are little-endian. `oldest` and `newest` bound the wire versions that the sender speaks. `version`
 //! is the wanted one (client) or the chosen one (lender). `mode` is 0 for plain, 1 for Noise with the cluster
-//! key. `status` is zero from a client; a lender's other values are reasons of a refusal. `reserved` is sent
-//! as zero and ignored on receipt.
+//! key. `status` is zero from a client; a lender's other values are reasons of a refusal. `key id` says which
+//! key the client has ([`KeyId`](crate::KeyId)); it is zero from a lender, from a client without a key, and
+//! from a program before named clients, and only a lender with named clients reads it.
 //!
 //! From version 2 on, 16 random bytes follow a lender's preamble, unless it refuses.
 //!
@@ -21,6 +22,8 @@
 //! byte fails the handshake. A forged refusal only ends a connection that its sender could have cut anyway.
 
 use std::fmt;
+
+use crate::key_ring::KeyId;
 
 /// The wire version that this build prefers. It covers framing, handshake and frames.
 ///
@@ -94,6 +97,8 @@ pub(crate) struct Preamble {
     pub(crate) mode: u8,
     pub(crate) status: u8,
     pub(crate) versions: VersionRange,
+    /// The client's key; zero if it names none.
+    pub(crate) key_id: u16,
 }
 
 impl Preamble {
@@ -104,6 +109,15 @@ impl Preamble {
             mode,
             status,
             versions: WIRE_VERSIONS,
+            key_id: 0,
+        }
+    }
+
+    /// A client's preamble, which names the client's key if it has one.
+    pub(crate) fn of_client(mode: u8, key: Option<KeyId>) -> Preamble {
+        Preamble {
+            key_id: key.map_or(0, KeyId::to_wire),
+            ..Preamble::ours(WIRE_VERSION, mode, STATUS_OK)
         }
     }
 
@@ -115,6 +129,7 @@ impl Preamble {
         bytes[9] = self.status;
         bytes[10..12].copy_from_slice(&self.versions.oldest.to_le_bytes());
         bytes[12..14].copy_from_slice(&self.versions.newest.to_le_bytes());
+        bytes[14..16].copy_from_slice(&self.key_id.to_le_bytes());
         bytes
     }
 
@@ -131,6 +146,7 @@ impl Preamble {
             mode: bytes[8],
             status: bytes[9],
             versions,
+            key_id: number(14),
         })
     }
 }

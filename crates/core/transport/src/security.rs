@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::key::{ClusterKey, KeyError};
+use crate::key_ring::KeyRing;
 
 /// Key file of a machine, for its daemons and for root.
 const MACHINE_FILE: &str = "/etc/netram/key";
@@ -17,6 +18,26 @@ pub enum Security {
     Key(ClusterKey),
     /// Links are plain and unauthenticated; only local addresses are allowed.
     Insecure,
+}
+
+/// The protection of a listener's links.
+#[derive(Clone, Debug)]
+pub enum ListenSecurity {
+    /// All clients have one key, the cluster key.
+    Key(ClusterKey),
+    /// Each client has a key of its own.
+    Clients(KeyRing),
+    /// Links are plain and unauthenticated; only local addresses are served.
+    Insecure,
+}
+
+impl From<Security> for ListenSecurity {
+    fn from(security: Security) -> ListenSecurity {
+        match security {
+            Security::Key(key) => ListenSecurity::Key(key),
+            Security::Insecure => ListenSecurity::Insecure,
+        }
+    }
 }
 
 /// Why the protection of links cannot be chosen.

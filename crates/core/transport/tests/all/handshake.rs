@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 use netram_transport::{
-    ClusterKey, ConnectError, HANDSHAKE_TIMEOUT, HandshakeError, HandshakeProgress, ListenError, Listener,
-    NetAddress, PENDING_MAX, PendingHandshake, Security, VersionRange, connect,
+    ClusterKey, ConnectError, HANDSHAKE_TIMEOUT, HandshakeError, HandshakeProgress, KeyId, KeyRing, Link,
+    ListenError, ListenSecurity, Listener, NetAddress, PENDING_MAX, PendingHandshake, Security, VersionRange,
+    connect,
 };
 
 const HELLO_PLAIN: [u8; 16] = *b"NETRAM\x01\x00\x00\x00\x01\x00\x01\x00\x00\x00";
@@ -255,6 +256,68 @@ fn both_ends_know_a_session_id_that_no_other_link_has() {
             assert!(seen.insert(*client.session()), "it is another link's");
         }
     }
+}
+
+/// A listener's ring with two clients, of which the first has two keys.
+fn ring_of_two() -> (KeyRing, [ClusterKey; 3]) {
+    loop {
+        let keys = [(); 3].map(|()| ClusterKey::generate());
+        let ids = keys.each_ref().map(KeyId::of);
+        if ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2] {
+            let ring = KeyRing::default();
+            let names = ["first", "first", "second"].map(Box::<str>::from);
+            ring.replace(names.into_iter().zip(keys.clone()));
+            return (ring, keys);
+        }
+    }
+}
+
+fn meet_ring(ring: &KeyRing, key: &ClusterKey) -> (Result<Link, ConnectError>, Result<Link, HandshakeError>) {
+    let listener = Listener::bind(&tcp(), ListenSecurity::Clients(ring.clone())).unwrap();
+    let (address, security) = (listener.address().clone(), Security::Key(key.clone()));
+    let client = thread::spawn(move || connect(&address, &security, PATIENCE));
+    let lender = finish(&mut accept(&listener));
+    (client.join().unwrap(), lender)
+}
+
+#[test]
+fn a_named_client_is_known_by_its_key_until_that_is_revoked() {
+    let (ring, keys) = ring_of_two();
+    for (key, name) in keys.iter().zip(["first", "first", "second"]) {
+        let (client, lender) = meet_ring(&ring, key);
+        let (client, lender) = (client.unwrap(), lender.unwrap());
+        let identity = lender.client().unwrap();
+        assert_eq!((identity.name(), identity.key()), (name, KeyId::of(key)));
+        assert!(lender.peer().starts_with(name), "{}", lender.peer());
+        assert!(client.client().is_none() && !lender.is_revoked());
+        ring.replace([("first".into(), keys[0].clone())]);
+        assert_eq!(lender.is_revoked(), *key != keys[0]);
+        let names = ["first", "first", "second"].map(Box::<str>::from);
+        ring.replace(names.into_iter().zip(keys.clone()));
+    }
+    ring.replace([("first".into(), keys[0].clone())]);
+    for key in [&keys[1], &ClusterKey::generate()] {
+        let (client, lender) = meet_ring(&ring, key);
+        assert!(matches!(client, Err(ConnectError::WrongKey)), "{client:?}");
+        assert!(matches!(lender, Err(HandshakeError::WrongKey)), "{lender:?}");
+    }
+}
+
+/// The short id is in the clear: whoever names another's gets no further than without it.
+#[test]
+fn naming_the_id_of_a_key_proves_nothing() {
+    let (ring, keys) = ring_of_two();
+    let place = SocketDir::new();
+    let listener = Listener::bind(&place.unix("lender"), ListenSecurity::Clients(ring)).unwrap();
+    let mut raw = UnixStream::connect(place.path("lender")).unwrap();
+    let mut pending = accept(&listener);
+    let mut hello = NEW_SECURE;
+    let id = u16::from_str_radix(&KeyId::of(&keys[2]).to_string(), 16).unwrap();
+    hello[14..].copy_from_slice(&id.to_le_bytes());
+    raw.write_all(&[&hello[..], &[7; 48]].concat()).unwrap();
+    let refused = finish(&mut pending);
+    assert!(matches!(refused, Err(HandshakeError::WrongKey)), "{refused:?}");
+    assert_eq!(answers(pending, raw)[32..42], *b"NETRAM\x02\x00\x01\x05");
 }
 
 #[test]
