@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 39] = [
+const LAYERS: [(&str, u8); 40] = [
     ("netram-lab", 10),
     ("netram-bench", 9),
     ("netram-drawing", 8),
@@ -35,6 +35,7 @@ const LAYERS: [(&str, u8); 39] = [
     ("netram-preload", 3),
     ("netram-tracer", 3),
     ("netram-lender", 3),
+    ("netram-clients", 2),
     ("netram-journal", 2),
     ("netram-far", 2),
     ("netram-nbd", 2),
