@@ -5,9 +5,10 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use netram_clients::{ClientAccount, OverLimit, ResourceCharge};
 use netram_proto::id::{DepositId, JournalId};
 use netram_proto::session::{LenderSession, SessionAction, SessionError};
-use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
+use netram_proto::wire::{ClientResource, Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::pending_connections::PendingLimits;
 use netram_transport::{
     Acceptor, AcceptorLimits, ConnectionHandler, GreetOutcome, HandshakeError, Link, Listener, OwnerId,
@@ -40,8 +41,28 @@ pub(crate) struct Greeting {
     pub(crate) session: LenderSession,
     /// The owner that the client has proven to be.
     pub(crate) owner: Option<OwnerId>,
+    /// Its account, and its connection there.
+    pub(crate) visit: Option<ClientVisit>,
     /// Its question for the status. Nothing more is read from it until it is answered.
     question: Option<ReportTicket>,
+}
+
+/// What a connection costs its client, given back on drop.
+pub(crate) struct ClientVisit {
+    pub(crate) account: Arc<ClientAccount>,
+    _connection: ResourceCharge,
+    session: Option<ResourceCharge>,
+}
+
+impl ClientVisit {
+    /// Counts a connection for the client.
+    pub(crate) fn begin(account: Arc<ClientAccount>) -> Result<ClientVisit, OverLimit> {
+        Ok(ClientVisit {
+            _connection: account.take(ClientResource::Connections, 1)?,
+            session: None,
+            account,
+        })
+    }
 }
 
 /// A client's request for a session.
@@ -91,13 +112,17 @@ impl LenderAcceptor {
     }
 
     /// Hands a connection to the service that keeps replicas of volumes.
-    fn hand_to_data(&self, link: Link, permit: ConnectionPermit, first: Vec<u8>, owner: Option<OwnerId>) {
+    fn hand_to_data(&self, link: Link, greeting: Greeting, permit: ConnectionPermit, first: Vec<u8>) {
         if let Some(data) = &self.shared.data {
             data.take(DataSession {
                 link,
                 first,
-                owned: owner.map(|owner| JournalId(owner.owned())),
-                permit: DataPermit { _permit: permit },
+                owned: greeting.owner.as_ref().map(|owner| JournalId(owner.owned())),
+                permit: DataPermit {
+                    account: greeting.visit.as_ref().map(|visit| Arc::clone(&visit.account)),
+                    _visit: greeting.visit,
+                    _permit: permit,
+                },
             });
         }
     }
@@ -169,9 +194,10 @@ impl ConnectionHandler for LenderAcceptor {
                 journal,
                 permit,
             }),
-            SessionRequest::Data(first) => self.hand_to_data(link, permit, first, greeting.owner),
+            SessionRequest::Data(first) => self.hand_to_data(link, greeting, permit, first),
             SessionRequest::Deposit(header, id) => self.hand_to_deposits(DepositArrival {
                 link,
+                visit: greeting.visit,
                 header,
                 id,
                 permit,
@@ -199,6 +225,9 @@ fn greet(
     let mut outcome = GreetOutcome::Waits;
     if kind == ListenerKind::Operator {
         greeting.session.trust_operator();
+    }
+    if let Err(over) = visit(shared, link, greeting) {
+        return dismiss_over(shared, link, &over);
     }
     if let Some(ticket) = greeting.question {
         let Some(report) = shared.desk.take(ticket) else {
@@ -247,6 +276,9 @@ fn read_request(
                 return Some(dismiss(shared, link, RefusalReason::NotOwner, NOT_OWNER));
             }
             Some(Ok(SessionAction::Data)) if shared.data.is_some() && kind != ListenerKind::Members => {
+                if let Err(over) = may_have(Some(SessionAction::Data), greeting) {
+                    return Some(dismiss_over(shared, link, &over));
+                }
                 return Some(GreetOutcome::Request(SessionRequest::Data(packet.to_vec())));
             }
             Some(Ok(SessionAction::Deposit))
@@ -254,6 +286,9 @@ fn read_request(
             {
                 match frame.as_ref().and_then(named) {
                     Some((header, id)) => {
+                        if let Err(over) = may_have(Some(SessionAction::Deposit), greeting) {
+                            return Some(dismiss_over(shared, link, &over));
+                        }
                         return Some(GreetOutcome::Request(SessionRequest::Deposit(header, id)));
                     }
                     None => None,
@@ -262,6 +297,9 @@ fn read_request(
             judged => judged.and_then(Result::ok),
         };
     };
+    if let Err(over) = may_have(action, greeting) {
+        return Some(dismiss_over(shared, link, &over));
+    }
     Some(match action {
         Some(SessionAction::Bind(journal, _)) if kind != ListenerKind::Data => {
             GreetOutcome::Request(SessionRequest::Journal(journal))
@@ -281,6 +319,41 @@ const BAD_PROOF: &str =
     "client dropped: its proof that it owns a journal is wrong, or was made for another link";
 const NOT_OWNER: &str = "client refused: it asks for a journal, or a volume's copy, and does not prove that it owns it (another \
                          client's, or a copied directory without its key)";
+
+/// Counts the connection for its client, once.
+fn visit(shared: &DaemonState, link: &Link, greeting: &mut Greeting) -> Result<(), OverLimit> {
+    if greeting.visit.is_none() {
+        let account = shared.clients.account(link.client());
+        greeting.visit = Some(ClientVisit::begin(account)?);
+    }
+    Ok(())
+}
+
+/// Checks the client's right to what it asks for, and counts a session that begins.
+fn may_have(action: Option<SessionAction>, greeting: &mut Greeting) -> Result<(), OverLimit> {
+    let Some(visit) = &mut greeting.visit else {
+        unreachable!("a client is greeted with an account")
+    };
+    let resource = match action {
+        Some(SessionAction::Status) => return visit.account.check(ClientResource::Status),
+        Some(SessionAction::Bind(..)) => ClientResource::Journals,
+        Some(SessionAction::Data) => ClientResource::Data,
+        Some(SessionAction::Deposit) => ClientResource::Pages,
+        _ => return Ok(()),
+    };
+    visit.account.check(resource)?;
+    if visit.session.is_none() {
+        visit.session = Some(visit.account.take(ClientResource::Sessions, 1)?);
+    }
+    Ok(())
+}
+
+/// Refuses a client that may not have what it asks for, and says what.
+fn dismiss_over(shared: &DaemonState, link: &mut Link, over: &OverLimit) -> GreetOutcome<SessionRequest> {
+    tracing::warn!(peer = link.peer(), "client refused: {over}");
+    let _ = link.send(&[&shared.over_limit(over).encode(0)]);
+    GreetOutcome::Gone
+}
 
 /// Refuses a client. The answer is best effort; the connection ends in any case.
 fn dismiss(

@@ -1,11 +1,13 @@
 //! Settings of a lender.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use netram_clients::ClientRegistry;
 use netram_far_machine::limit::{DEPOSIT_LEASE, PRESSURE_CALM};
 use netram_proto::limit::{DOMAIN_BYTES_MAX, REASSEMBLY_BYTES_MAX, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN};
-use netram_transport::{MulticastGroup, NetAddress, Security, WaitPolicy};
+use netram_transport::{ListenSecurity, MulticastGroup, NetAddress, Security, WaitPolicy};
 
 use crate::error::LenderStartError;
 use crate::file::{bytes_of, free_path};
@@ -29,8 +31,11 @@ pub struct LenderConfig {
     pub listen: Vec<NetAddress>,
     /// Multicast group on which appends may arrive, for journals that use it.
     pub multicast: Option<MulticastGroup>,
-    /// The protection of links. Without a key only local addresses are served.
+    /// The protection of links. Without a key only local addresses are served. Named clients have keys of
+    /// their own; then it counts for nothing.
     pub security: Security,
+    /// Named clients; `None`: all clients are one, which may have everything.
+    pub clients: Option<Arc<ClientRegistry>>,
     /// Listeners reserved for data sessions; `None` accepts data sessions at `listen`.
     pub data_listener: Option<DataListener>,
     /// Bytes to lend.
@@ -155,6 +160,7 @@ impl Default for LenderConfig {
             listen: Vec::new(),
             multicast: None,
             security: Security::Insecure,
+            clients: None,
             data_listener: None,
             memory: MEMORY_BYTES_DEFAULT,
             quota: None,
@@ -204,6 +210,19 @@ impl LenderConfig {
         self.store.clone().unwrap_or_else(named)
     }
 
+    /// Whether links are encrypted.
+    pub fn is_secure(&self) -> bool {
+        self.clients.is_some() || matches!(self.security, Security::Key(_))
+    }
+
+    /// The protection of the listeners.
+    pub(crate) fn listen_security(&self) -> ListenSecurity {
+        match &self.clients {
+            Some(clients) => clients.listen_security(&self.security),
+            None => self.security.clone().into(),
+        }
+    }
+
     /// Number of threads that will serve journals.
     pub fn shard_count(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
@@ -245,6 +264,12 @@ impl LenderConfig {
         }
         if self.domain.len() > DOMAIN_BYTES_MAX || self.domain.chars().any(char::is_control) {
             return bad("the power domain", "a label of at most 64 bytes");
+        }
+        if self.clients.is_some() && self.data_listener.is_some() {
+            return bad(
+                "the separate address for data sessions",
+                "left out with named clients, whose right `data` replaces it",
+            );
         }
         if self.listen.is_empty() {
             return bad("the list of addresses", "one address at least");

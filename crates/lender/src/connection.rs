@@ -11,18 +11,20 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use netram_clients::ClientAccount;
 use netram_proto::id::Lsn;
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
 use netram_proto::member::{MemberReply, Window};
 use netram_proto::multicast::{ChannelInvite, Reassembly};
 use netram_proto::owner::{FenceSignature, FenceStatement, VerifyFence, allows_fence};
 use netram_proto::session::{LenderSession, SessionAction};
-use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
+use netram_proto::wire::{ClientResource, Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::{Link, OwnerId};
 
-use crate::accept::Greeting;
+use crate::accept::{ClientVisit, Greeting};
 use crate::journal::{AppendPath, JournalIndex, MemberJournal, ReassemblyOutcome};
 use crate::limit::{FRAMES_PER_TURN, PARTS_MAX, TURN_TIME};
 use crate::outbox::{Outbox, SessionEnd};
@@ -56,6 +58,7 @@ pub(crate) struct Connection {
     session: LenderSession,
     /// The owner that the client has proven to be.
     owner: Option<OwnerId>,
+    visit: ClientVisit,
     pub(crate) index: JournalIndex,
     /// An acknowledgement that is held back, since the next one may include it.
     ack: Option<FrameHeader>,
@@ -70,7 +73,7 @@ pub(crate) struct Connection {
     /// Whether it waits for its journal, which rests.
     pub(crate) is_resting: bool,
     /// One bit for each kind of refusal that has been logged.
-    logged: u16,
+    logged: u32,
     _permit: ConnectionPermit,
 }
 
@@ -78,6 +81,7 @@ impl Connection {
     pub(crate) fn new(
         link: Link,
         greeting: Greeting,
+        visit: ClientVisit,
         place: JournalIndex,
         permit: ConnectionPermit,
         now: Instant,
@@ -86,6 +90,7 @@ impl Connection {
             outbox: Outbox::new(link, now),
             session: greeting.session,
             owner: greeting.owner,
+            visit,
             index: place,
             ack: None,
             reassembly: None,
@@ -170,10 +175,13 @@ impl Connection {
                 Ok(PacketRequest::Status) if turn.shared.stopping() => {
                     MemberReply::bare(turn.shared.refusal(RefusalReason::Stopping))
                 }
-                Ok(PacketRequest::Status) => {
-                    self.question = Some(turn.shared.desk.ask(turn.shard));
-                    break;
-                }
+                Ok(PacketRequest::Status) => match self.visit.account.check(ClientResource::Status) {
+                    Ok(()) => {
+                        self.question = Some(turn.shared.desk.ask(turn.shard));
+                        break;
+                    }
+                    Err(over) => MemberReply::bare(turn.shared.over_limit(&over)),
+                },
                 Ok(PacketRequest::ChannelInvite(number, tune)) => {
                     self.channel_request = Some((number, tune));
                     break;
@@ -200,7 +208,7 @@ impl Connection {
                             _ => (),
                         }
                     }
-                    reply_to(&frame, self.owner, journal, turn)
+                    reply_to(&frame, self.owner, &self.visit.account, journal, turn)
                 }
                 Err(ProtocolBreach) => MemberReply::bare(turn.shared.refusal(RefusalReason::Malformed)),
             };
@@ -319,7 +327,7 @@ impl Connection {
     ) -> Result<(), SessionEnd> {
         turn.counters.refused(header.flags);
         let refusal = RefusalReason::from_byte(header.flags);
-        let bit = 1 << (header.flags & 15);
+        let bit = 1 << (header.flags & 31);
         if self.logged & bit == 0 {
             self.logged |= bit;
             let kind = refusal.map_or_else(|| header.flags.to_string(), |refusal| format!("{refusal:?}"));
@@ -391,16 +399,25 @@ impl Connection {
     }
 }
 
-/// The member's reply to a frame of this owner's session, or the lender's refusal of it.
+/// The member's reply to a frame of this owner's session, or the lender's refusal of it. Whoever joins a window
+/// pays for the journal from then on.
 fn reply_to(
     frame: &Frame<'_>,
     owner: Option<OwnerId>,
+    client: &Arc<ClientAccount>,
     journal: &mut MemberJournal,
     turn: &TurnContext<'_>,
 ) -> MemberReply {
     let refused = match frame.header.kind {
         FrameKind::Fence if !may_fence(owner, journal, frame) => RefusalReason::NotOwner,
         FrameKind::Join if turn.shared.stopping() => RefusalReason::Stopping,
+        FrameKind::Join => match journal.pay_by(client) {
+            Ok(()) => return journal.handle(frame),
+            Err(over) => {
+                tracing::warn!(journal = %journal.id, "refused: {over}");
+                return MemberReply::bare(turn.shared.over_limit(&over));
+            }
+        },
         _ => return journal.handle(frame),
     };
     MemberReply::bare(turn.shared.refusal(refused))

@@ -3,9 +3,13 @@
 //! The lender accepts, counts and lists them. The service behind the trait handles their frames and storage,
 //! in a thread that may wait for a disk; a shard may not.
 
+use std::sync::Arc;
+
+use netram_clients::ClientAccount;
 use netram_proto::id::JournalId;
 use netram_transport::Link;
 
+use crate::accept::ClientVisit;
 use crate::report::{CopiesReport, ReplicaReport};
 use crate::state::ConnectionPermit;
 
@@ -36,7 +40,17 @@ pub struct DataSession {
 
 /// One of the lender's permitted connections, given back on drop.
 pub struct DataPermit {
+    /// The account of the session's client.
+    pub(crate) account: Option<Arc<ClientAccount>>,
+    pub(crate) _visit: Option<ClientVisit>,
     pub(crate) _permit: ConnectionPermit,
+}
+
+impl DataPermit {
+    /// The account of the session's client.
+    pub fn account(&self) -> Option<&Arc<ClientAccount>> {
+        self.account.as_ref()
+    }
 }
 
 impl std::fmt::Debug for DataPermit {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use netram_clients::{ClientAccount, OverLimit};
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::member::{Member, MemberReply, Window};
 use netram_proto::multicast::{Reassembly, ReassemblyVerdict};
@@ -43,6 +44,17 @@ impl MemberJournal {
     pub(crate) fn last_fence(&self) -> (Epoch, WriterId) {
         let state = self.member.state();
         (state.epoch, state.writer)
+    }
+
+    /// Makes `client` pay for the journal, since it joins a window.
+    ///
+    /// # Errors
+    /// The client may not have what the journal costs.
+    #[cold]
+    pub(crate) fn pay_by(&mut self, client: &Arc<ClientAccount>) -> Result<(), OverLimit> {
+        self.memory.pay_by(client)?;
+        self.stats.set_client(client.name());
+        Ok(())
     }
 
     /// Passes one frame to the member. The new state is saved only by [`MemberJournal::settle`].
@@ -205,9 +217,14 @@ pub(crate) enum ReassemblyOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JournalIndex(usize);
 
-/// The lender cannot remember another journal.
+/// Why a session cannot be bound to a new journal.
 #[derive(Debug)]
-pub(crate) struct TableFull;
+pub(crate) enum BindRefusal {
+    /// The lender cannot remember another journal.
+    TableFull,
+    /// The client may not have another journal.
+    OverLimit(OverLimit),
+}
 
 /// The journals of one shard.
 pub(crate) struct ShardJournals {
@@ -226,8 +243,10 @@ impl ShardJournals {
             free: Vec::new(),
         };
         for kept in kept {
-            let id = kept.memory.journal();
-            journals.put(id, kept.member, kept.memory);
+            let (id, mut memory) = (kept.memory.journal(), kept.memory);
+            let payer = journals.shared.clients.account_named(&memory.payer());
+            memory.count_for(&payer);
+            journals.put(id, kept.member, memory);
         }
         journals
     }
@@ -236,6 +255,7 @@ impl ShardJournals {
         let stats = self.shared.list(id);
         stats.last_contact.store(memory.last_contact(), Relaxed);
         stats.publish(member.state(), memory.capacity());
+        stats.set_client(&memory.payer());
         let journal = MemberJournal {
             id,
             member,
@@ -255,12 +275,20 @@ impl ShardJournals {
         place
     }
 
-    /// Binds a session to a journal, which is created if it is unknown.
-    pub(crate) fn bind(&mut self, id: JournalId) -> Result<JournalIndex, TableFull> {
+    /// Binds a session of this client to a journal. The client pays for a journal that is unknown.
+    pub(crate) fn bind(
+        &mut self,
+        id: JournalId,
+        client: &Arc<ClientAccount>,
+    ) -> Result<JournalIndex, BindRefusal> {
         let place = match self.by_id.get(&id) {
             Some(place) => *place,
             None => {
-                let (member, memory) = self.shared.store.journal(id).ok_or(TableFull)?;
+                let (member, mut memory) = self.shared.store.journal(id).ok_or(BindRefusal::TableFull)?;
+                if let Err(over) = memory.pay_by(client) {
+                    memory.let_go();
+                    return Err(BindRefusal::OverLimit(over));
+                }
                 self.put(id, member, memory)
             }
         };
@@ -322,6 +350,7 @@ mod tests {
     use super::*;
     use crate::config::LenderConfig;
     use crate::store::{StoreOrigin, WindowStore};
+    use netram_clients::ClientRegistry;
     use netram_proto::limit::{RECORD_HEADER_BYTES, WINDOW_BYTES_MIN};
     use netram_proto::port::RecordKind;
     use netram_proto::wire::{ChainPoint, Flag, RecordHeader, RefusalReason, finish_record};
@@ -330,6 +359,10 @@ mod tests {
 
     const ID: JournalId = JournalId(7);
     const RECORD: u64 = 1024;
+
+    fn one_client() -> Arc<ClientAccount> {
+        ClientRegistry::of_one().account(None)
+    }
 
     fn frame(kind: FrameKind, at: ChainPoint, stable: Lsn, body: &[u8]) -> Frame<'_> {
         let header = FrameHeader {
@@ -392,7 +425,7 @@ mod tests {
         let (_dir, config) = remembering(2);
         let (shared, kept) = open(&config);
         let mut journals = ShardJournals::new(Arc::clone(&shared), kept);
-        let place = journals.bind(ID).unwrap();
+        let place = journals.bind(ID, &one_client()).unwrap();
         let journal = journals.at(place);
         let mut at = ChainPoint::default();
         journal.handle(&frame(FrameKind::Fence, at, Lsn(0), &[]));
@@ -428,8 +461,8 @@ mod tests {
 
     /// A writer fences a journal, joins a window and releases it; `flags` may be those of a server that has
     /// buried its node.
-    fn visit(journals: &mut ShardJournals, id: JournalId, flags: u8) -> Result<(), TableFull> {
-        let place = journals.bind(id)?;
+    fn visit(journals: &mut ShardJournals, id: JournalId, flags: u8) -> Result<(), BindRefusal> {
+        let place = journals.bind(id, &one_client())?;
         let journal = journals.at(place);
         journal.handle(&frame(FrameKind::Fence, ChainPoint::default(), Lsn(0), &[]));
         let window = WINDOW_BYTES_MIN.to_le_bytes();
@@ -452,7 +485,7 @@ mod tests {
 
     /// A writer with an epoch below the last fence asks to fence.
     fn old_writer_fences(journals: &mut ShardJournals, id: JournalId) -> MemberReply {
-        let place = journals.bind(id).unwrap();
+        let place = journals.bind(id, &one_client()).unwrap();
         let mut seal = frame(FrameKind::Fence, ChainPoint::default(), Lsn(0), &[]);
         seal.header.sender += 1;
         let reply = journals.at(place).handle(&seal);
@@ -532,7 +565,7 @@ mod tests {
         let (_dir, config) = remembering(2);
         let (shared, kept) = open(&config);
         let mut journals = ShardJournals::new(shared, kept);
-        let writer = journals.bind(ID).unwrap();
+        let writer = journals.bind(ID, &one_client()).unwrap();
         let journal = journals.at(writer);
         journal.handle(&frame(FrameKind::Fence, ChainPoint::default(), Lsn(0), &[]));
         let window = WINDOW_BYTES_MIN.to_le_bytes();
@@ -540,7 +573,7 @@ mod tests {
         let (lsn, chain) = (Lsn(1), 1);
         let mut over = frame(FrameKind::Leave, ChainPoint { lsn, chain }, Lsn(0), &[]);
         over.header.flags = Flag::ENDED | Flag::UNLESS_IN_USE;
-        let copy = journals.bind(ID).unwrap();
+        let copy = journals.bind(ID, &one_client()).unwrap();
         let answer = |reply: MemberReply| (reply.header().kind, reply.header().flags);
         let reply = journals.at(copy).handle(&over);
         assert_eq!(answer(reply), (FrameKind::Refuse, RefusalReason::InUse as u8));
@@ -555,7 +588,7 @@ mod tests {
         let (_dir, config) = remembering(1);
         let (shared, kept) = open(&config);
         let mut journals = ShardJournals::new(shared, kept);
-        let sleeper = journals.bind(ID).unwrap();
+        let sleeper = journals.bind(ID, &one_client()).unwrap();
         visit(&mut journals, ID, Flag::ENDED).unwrap();
         assert!(visit(&mut journals, JournalId(8), 0).is_err());
         journals.unbind(sleeper);

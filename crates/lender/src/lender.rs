@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use netram_clients::{ClientsFileError, RegistryChange};
 use netram_proto::id::Incarnation;
 use netram_transport::{Interest, Listener, MulticastReceiver, NetAddress, Poller, Security, Waker};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -62,7 +63,7 @@ impl Lender {
         // Addresses come first, so that a lender that cannot listen leaves no store behind.
         let mut listeners = Vec::with_capacity(config.listen.len());
         for address in &config.listen {
-            listeners.push(Listener::bind(address, config.security.clone())?);
+            listeners.push(Listener::bind(address, config.listen_security())?);
         }
         let ordinary = listeners.len();
         if let Some(door) = &config.data_listener {
@@ -224,6 +225,15 @@ impl Lender {
     /// The lender's status, as sent in answer to a `Status` frame.
     pub fn report(&self) -> StatusReport {
         self.shared.report()
+    }
+
+    /// Reads the file of named clients again. Connections of clients that are still in it go on; those whose
+    /// key is gone end within a moment, and their windows stay. After an error everything stays as it was.
+    ///
+    /// # Errors
+    /// The file cannot be read, or says something that cannot be. `None`: there are no named clients.
+    pub fn reload_clients(&self) -> Result<Option<RegistryChange>, ClientsFileError> {
+        self.shared.clients.reload()
     }
 
     /// The addresses that the lender listens at, with the ports that the system chose.

@@ -62,5 +62,8 @@ pub use data::{DataPermit, DataService, DataSession};
 pub use error::{LenderStartError, WindowStoreError};
 pub use lender::{Lender, StopReport};
 pub use memory::JournalMemory;
-pub use report::{CopiesReport, DepositReport, JournalReport, ReplicaReport, ScrubReport, StatusReport};
+pub use report::{
+    AmountReport, ClientReport, CopiesReport, DepositReport, JournalReport, ReplicaReport, ScrubReport,
+    StatusReport,
+};
 pub use store::{RestoredMember, StoreConfig, StoreOrigin, WindowStore};

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use netram_clients::{ClientAccount, OverLimit, ResourceCharge};
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::member::{MemberState, ReserveError, Window};
-use netram_proto::wire::RefusalReason;
+use netram_proto::wire::{ClientResource, RefusalReason};
 
 use crate::slot::{Slot, SlotState};
 use crate::store::WindowStore;
@@ -14,6 +15,14 @@ use crate::sys::StoreSlice;
 pub(crate) struct Chunk {
     pub(crate) index: u32,
     pub(crate) region: StoreSlice,
+}
+
+/// What a journal costs the client that pays for it.
+struct Payment {
+    /// The journal's slot.
+    slot: ResourceCharge,
+    /// The chunks of its window.
+    window: ResourceCharge,
 }
 
 /// A journal's share of the [`WindowStore`]: a [`Window`] whose member's state survives the process.
@@ -26,6 +35,8 @@ pub struct JournalMemory {
     bytes: u64,
     saved: SlotState,
     list_crc: u32,
+    /// `None` until a session is bound, and for the memory of a journal that is over.
+    payment: Option<Payment>,
 }
 
 impl JournalMemory {
@@ -41,6 +52,7 @@ impl JournalMemory {
             bytes: 0,
             saved,
             list_crc: 0,
+            payment: None,
         }
     }
 
@@ -63,7 +75,48 @@ impl JournalMemory {
             bytes,
             list_crc: saved.list_crc,
             saved,
+            payment: None,
         }
+    }
+
+    /// The name of the client that pays for the journal; empty if none does.
+    pub(crate) fn payer(&self) -> String {
+        match &self.payment {
+            Some(payment) => payment.slot.account().name().to_owned(),
+            None => self.slot.payer(self.saved.journal),
+        }
+    }
+
+    /// Counts what an earlier process kept for the journal, whatever the client's limits are.
+    pub(crate) fn count_for(&mut self, account: &Arc<ClientAccount>) {
+        self.payment = Some(Payment {
+            slot: account.take_kept(ClientResource::Journals, 1),
+            window: account.take_kept(ClientResource::Memory, self.lent_bytes()),
+        });
+    }
+
+    /// Makes `account` pay for the journal from now on.
+    ///
+    /// # Errors
+    /// It may not have a further journal, or not the memory of its window; the one before still pays.
+    pub(crate) fn pay_by(&mut self, account: &Arc<ClientAccount>) -> Result<(), OverLimit> {
+        let pays = |payment: &Payment| Arc::ptr_eq(payment.slot.account(), account);
+        if self.payment.as_ref().is_some_and(pays) {
+            return Ok(());
+        }
+        self.payment = Some(Payment {
+            slot: account.take(ClientResource::Journals, 1)?,
+            window: account.take(ClientResource::Memory, self.lent_bytes())?,
+        });
+        if self.slot.payer(self.saved.journal) != account.name() {
+            self.slot.write_payer(self.saved.journal, account.name());
+        }
+        Ok(())
+    }
+
+    /// Bytes of the chunks of the window.
+    fn lent_bytes(&self) -> u64 {
+        (self.chunks.len() as u64) << self.store.chunk_shift()
     }
 
     /// The journal's id.
@@ -118,6 +171,14 @@ impl JournalMemory {
         self.store.give_slot(self.slot, self.saved);
     }
 
+    /// Gives the client that pays for the window its bytes back.
+    fn pay_nothing(&mut self) {
+        if let Some(payment) = &mut self.payment {
+            let given = payment.window.resize(0);
+            assert!(given.is_ok(), "less is always granted");
+        }
+    }
+
     /// The index of the chunk that contains `at`, the offset in it, and the number of contiguous bytes from
     /// there.
     fn locate(&self, at: Lsn) -> (usize, usize, usize) {
@@ -141,6 +202,14 @@ impl Window for JournalMemory {
             });
         }
         let count = bytes.div_ceil(1 << self.store.chunk_shift());
+        if let Some(payment) = &mut self.payment {
+            let paid = payment.window.resize(count << self.store.chunk_shift());
+            paid.map_err(|over| ReserveError {
+                refusal: RefusalReason::OverClientLimit,
+                asked: over.resource as u64,
+                limit: over.limit,
+            })?;
+        }
         match self.store.take_chunks(count as usize) {
             Ok(chunks) => {
                 self.list_crc = self.slot.write_list(chunks.iter().map(|chunk| chunk.index));
@@ -148,11 +217,14 @@ impl Window for JournalMemory {
                 self.bytes = bytes;
                 Ok(())
             }
-            Err(free) => Err(ReserveError {
-                refusal: RefusalReason::NoRoom,
-                asked: bytes,
-                limit: free,
-            }),
+            Err(free) => {
+                self.pay_nothing();
+                Err(ReserveError {
+                    refusal: RefusalReason::NoRoom,
+                    asked: bytes,
+                    limit: free,
+                })
+            }
         }
     }
 
@@ -166,6 +238,7 @@ impl Window for JournalMemory {
         }
         self.store.give_chunks(&mut self.chunks);
         self.bytes = 0;
+        self.pay_nothing();
     }
 
     fn capacity(&self) -> u64 {

@@ -30,6 +30,8 @@ pub(crate) enum SessionEnd {
     Refused(RefusalReason),
     /// A later session of the same deposit has begun.
     Replaced,
+    /// The client's key is no longer accepted.
+    Revoked,
     /// The peer was silent for too long.
     Idle,
     /// The peer did not read its answers.

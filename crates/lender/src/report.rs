@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use netram_clients::ClientUsage;
 use netram_proto::id::{Epoch, Lsn, WriterId};
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
+use netram_proto::wire::ClientResource;
 use serde::{Deserialize, Serialize};
 
 use crate::limit::REPORT_MARGIN_BYTES;
@@ -55,6 +57,12 @@ pub struct StatusReport {
     /// Maximum number of journals that it can remember.
     #[serde(default)]
     pub journals_max: u32,
+    /// Named clients, and what each has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clients: Vec<ClientReport>,
+    /// Number of clients that did not fit in this report.
+    #[serde(default)]
+    pub clients_left_out: usize,
     /// Deposits: pages of other machines' far-memory arenas.
     #[serde(default)]
     pub deposits: Vec<DepositReport>,
@@ -148,6 +156,9 @@ pub struct JournalReport {
     /// Fields that readers of wire version 1 demand.
     #[serde(flatten, default)]
     pub earlier: EarlierFields,
+    /// Name of the client that pays for the journal; empty without named clients.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub client: String,
     /// Bytes of the window; zero if there is none.
     pub window_bytes: u64,
     /// Bytes held.
@@ -159,6 +170,55 @@ pub struct JournalReport {
     pub last_heard_age_s: Option<u64>,
     /// Number of sessions bound to the journal.
     pub sessions: u32,
+}
+
+/// A named client.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientReport {
+    /// The client's name.
+    pub name: String,
+    /// Number of its connections.
+    pub connections: AmountReport,
+    /// Number of those that serve a journal, a deposit or a copy.
+    pub sessions: AmountReport,
+    /// Number of journals that it pays for.
+    pub journals: AmountReport,
+    /// Bytes of their windows.
+    pub memory: AmountReport,
+    /// Bytes of its pages.
+    pub pages: AmountReport,
+    /// Bytes of its copies of volumes.
+    pub data: AmountReport,
+}
+
+/// An amount that a client has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AmountReport {
+    /// The amount in use.
+    pub used: u64,
+    /// The amount that the client may have; `None` if only the lender's own limits count.
+    pub limit: Option<u64>,
+}
+
+impl ClientReport {
+    pub(crate) fn of(usage: &ClientUsage) -> ClientReport {
+        let amount = |resource| {
+            let (used, limit) = usage.of(resource);
+            AmountReport {
+                used,
+                limit: (limit < u64::MAX).then_some(limit),
+            }
+        };
+        ClientReport {
+            name: usage.name.to_string(),
+            connections: amount(ClientResource::Connections),
+            sessions: amount(ClientResource::Sessions),
+            journals: amount(ClientResource::Journals),
+            memory: amount(ClientResource::Memory),
+            pages: amount(ClientResource::Pages),
+            data: amount(ClientResource::Data),
+        }
+    }
 }
 
 /// Fields of a journal that programs of wire version 1 do not read a report without. They are empty: only the
@@ -260,7 +320,7 @@ pub struct ScrubReport {
 }
 
 /// Disk space of all replicas, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopiesReport {
     /// Number of replicas.
     pub copies: u64,
@@ -270,6 +330,9 @@ pub struct CopiesReport {
     pub promised_bytes: u64,
     /// Bytes that they occupy now.
     pub taken_bytes: u64,
+    /// Bytes that the copies of each named client occupy once fully written.
+    #[serde(skip)]
+    pub by_client: BTreeMap<String, u64>,
 }
 
 /// Truncates a list to what fits in `room` bytes of JSON. Returns the number of removed items.
@@ -290,6 +353,7 @@ impl StatusReport {
     pub fn to_frame_body(mut self) -> Vec<u8> {
         let mut room = FRAME_BODY_BYTES_MAX - REPORT_MARGIN_BYTES;
         self.journals_left_out += keep_what_fits(&mut self.journals, &mut room);
+        self.clients_left_out += keep_what_fits(&mut self.clients, &mut room);
         self.deposits_left_out += keep_what_fits(&mut self.deposits, &mut room);
         self.replicas_left_out += keep_what_fits(&mut self.replicas, &mut room);
         let mut body = encode(&self);
@@ -330,6 +394,7 @@ mod tests {
             id: format!("{index:032x}"),
             state: None,
             earlier: EarlierFields::default(),
+            client: "c".repeat(32),
             window_bytes: u64::MAX,
             used_bytes: u64::MAX,
             last_append_age_ms: Some(u64::MAX),

@@ -20,7 +20,7 @@ use netram_transport::{DropCounts, Interest, Link, MulticastReceiver, Poller, Re
 
 use crate::accept::Greeting;
 use crate::connection::{Connection, TurnContext};
-use crate::journal::{JournalIndex, ShardJournals};
+use crate::journal::{BindRefusal, JournalIndex, ShardJournals};
 use crate::limit::{DATAGRAMS_PER_TURN, HOUSEKEEPING};
 use crate::outbox::SessionEnd;
 use crate::pacer::{LoopPacer, RoundStep};
@@ -208,13 +208,23 @@ impl Shard {
     fn arrive(&mut self, arrival: SessionArrival) {
         let SessionArrival {
             mut link,
-            greeting,
+            mut greeting,
             journal,
             permit,
         } = arrival;
-        let place = match self.journals.bind(journal) {
+        let Some(visit) = greeting.visit.take() else {
+            unreachable!("a client is greeted with an account")
+        };
+        let place = match self.journals.bind(journal, &visit.account) {
             Ok(place) => place,
-            Err(_full) => {
+            Err(BindRefusal::OverLimit(over)) => {
+                let counters = &self.shared.counters[self.index];
+                counters.refused(RefusalReason::OverClientLimit as u8);
+                tracing::warn!(%journal, peer = link.peer(), "refused: {over}");
+                let _ = link.send(&[&self.shared.over_limit(&over).encode(0)]);
+                return;
+            }
+            Err(BindRefusal::TableFull) => {
                 let counters = &self.shared.counters[self.index];
                 counters.refused(RefusalReason::TooManyJournals as u8);
                 let mut header = self.shared.refusal(RefusalReason::TooManyJournals);
@@ -231,7 +241,7 @@ impl Shard {
             self.connections.len() - 1
         });
         let added = self.poller.add(&link, index as u64, Interest::Read);
-        let mut connection = Connection::new(link, greeting, place, permit, self.now);
+        let mut connection = Connection::new(link, greeting, visit, place, permit, self.now);
         let mut header = FrameHeader::new(FrameKind::Bound);
         header.sender = self.shared.incarnation().0;
         let said = connection.say(header, self.shared.config.domain.as_bytes(), self.now);
@@ -443,6 +453,9 @@ impl Shard {
             SessionEnd::Refused(_) => {
                 tracing::warn!(%journal, peer, "client dropped: it sent an invalid frame")
             }
+            SessionEnd::Revoked => {
+                tracing::warn!(%journal, peer, "client dropped: its key is no longer in the file of clients")
+            }
             SessionEnd::Idle => {
                 tracing::warn!(%journal, peer, "client dropped: it was silent for too long")
             }
@@ -460,7 +473,9 @@ impl Shard {
         for index in 0..self.connections.len() {
             let overdue = self.connections[index].as_ref().and_then(|connection| {
                 let (idle, slow) = (limits.idle_timeout, limits.slow_reader_timeout);
-                connection.outbox.timeout(self.now, idle, slow)
+                let revoked = connection.outbox.link.is_revoked();
+                let timeout = || connection.outbox.timeout(self.now, idle, slow);
+                { revoked }.then_some(SessionEnd::Revoked).or_else(timeout)
             });
             if let Some(overdue) = overdue {
                 self.end(index, overdue);

@@ -23,14 +23,17 @@
 //! 128    the other copy
 //! 256    signature of the fence, 64 bytes, if `signed` is 1
 //! 320    the same, if `signed` is 2
+//! 384    who pays: bytes of the name, 1; the name, 32; CRC32C of both and of `journal`, 4
 //! 512    numbers of the window's chunks, four bytes each
 //! ```
 //!
 //! The copies are written alternately, so a process killed between any two stores leaves one that is valid.
 //! The chunk numbers are stored once: they change only while no valid copy refers to them. A new signature is
 //! written where the newest copy does not refer to. A release without signatures ignores them and stores
-//! zeros.
+//! zeros. The name of who pays is no part of a copy: a name that fails its check counts as none, and limits
+//! are all that depends on it.
 
+use netram_clients::file::NAME_BYTES_MAX;
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::member::MemberState;
 use netram_proto::owner::{FenceSignature, SIGNATURE_BYTES};
@@ -43,8 +46,14 @@ const COPY_BYTES: usize = 128;
 const CRC_AT: usize = COPY_BYTES - 4;
 /// Offsets of the two places for a signature.
 const SIGNATURES_AT: [usize; 2] = [2 * COPY_BYTES, 2 * COPY_BYTES + SIGNATURE_BYTES];
+/// Offset of the name of the client that pays for the journal.
+const PAYER_AT: usize = SIGNATURES_AT[1] + SIGNATURE_BYTES;
+/// Bytes of the name's length and the name, and of these and their CRC.
+const PAYER_CHECKED: usize = 1 + NAME_BYTES_MAX;
+const PAYER_BYTES: usize = PAYER_CHECKED + 4;
 /// Offset of the chunk numbers.
 const LIST_AT: usize = 512;
+const _: () = assert!(PAYER_AT + PAYER_BYTES <= LIST_AT);
 
 /// Bytes of a slot whose window has up to `chunks_max` chunks.
 pub(crate) const fn slot_bytes(chunks_max: u64) -> u64 {
@@ -184,6 +193,28 @@ impl Slot {
         };
     }
 
+    /// The name of the client that pays for `journal`; empty if there is none.
+    pub(crate) fn payer(&self, journal: JournalId) -> String {
+        let bytes = self.region.bytes(PAYER_AT, PAYER_BYTES);
+        let (checked, crc) = bytes.split_at(PAYER_CHECKED);
+        let name = checked[1..].get(..usize::from(checked[0])).unwrap_or(&[]);
+        match crc == payer_crc(checked, journal) {
+            true => String::from_utf8_lossy(name).into_owned(),
+            false => String::new(),
+        }
+    }
+
+    /// Stores the name of the client that pays for `journal`: at most [`NAME_BYTES_MAX`] bytes.
+    #[cold]
+    pub(crate) fn write_payer(&mut self, journal: JournalId, name: &str) {
+        let mut bytes = [0; PAYER_BYTES];
+        bytes[0] = name.len() as u8;
+        bytes[1..=name.len()].copy_from_slice(name.as_bytes());
+        let crc = payer_crc(&bytes[..PAYER_CHECKED], journal);
+        bytes[PAYER_CHECKED..].copy_from_slice(&crc);
+        self.region.write(PAYER_AT, &bytes);
+    }
+
     fn read_list(&self, state: &SlotState) -> Option<Vec<u32>> {
         let bytes = (state.chunks as usize).checked_mul(4)?;
         if bytes > self.region.length() - LIST_AT {
@@ -237,6 +268,13 @@ impl Slot {
         self.region.write(LIST_AT, &list);
         crc32c(&list)
     }
+}
+
+fn payer_crc(checked: &[u8], journal: JournalId) -> [u8; 4] {
+    let mut bytes = [0; PAYER_CHECKED + 16];
+    bytes[..PAYER_CHECKED].copy_from_slice(checked);
+    bytes[PAYER_CHECKED..].copy_from_slice(&journal.0.to_le_bytes());
+    crc32c(&bytes).to_le_bytes()
 }
 
 pub(crate) fn encode(sequence: u64, state: &SlotState, signature: &StoredSignature) -> [u8; COPY_BYTES] {

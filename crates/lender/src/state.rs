@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use netram_clients::{ClientRegistry, OverLimit, ServerTotals};
 use netram_proto::id::{Incarnation, JournalId};
 use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
-use netram_transport::{MulticastGroup, NetAddress, Security, Waker};
+use netram_transport::{MulticastGroup, NetAddress, Waker};
 
 use crate::config::LenderConfig;
 use crate::data::DataService;
-use crate::report::{MemoryReport, StatusReport};
+use crate::report::{ClientReport, MemoryReport, StatusReport};
 use crate::report_desk::ReportDesk;
 use crate::stats::{DepositStats, HandshakeFailures, JournalStats, ShardCounters};
 use crate::store::WindowStore;
@@ -19,6 +20,7 @@ use crate::store::WindowStore;
 pub(crate) struct DaemonState {
     pub(crate) config: LenderConfig,
     pub(crate) store: Arc<WindowStore>,
+    pub(crate) clients: Arc<ClientRegistry>,
     /// The service that keeps replicas of volumes.
     pub(crate) data: Option<Arc<dyn DataService>>,
     pub(crate) addresses: Vec<NetAddress>,
@@ -63,10 +65,19 @@ impl DaemonState {
         wakers: Vec<Waker>,
     ) -> DaemonState {
         let shards = wakers.len() - 2;
+        let clients = config.clients.clone();
+        let clients = clients.unwrap_or_else(|| Arc::new(ClientRegistry::of_one()));
+        clients.set_totals(ServerTotals {
+            memory: store.memory(),
+            journals: store.journals_max().into(),
+            connections: config.connections_max() as u64,
+            pages: config.deposits_bytes(),
+        });
         DaemonState {
             connections_max: config.connections_max(),
             config,
             store,
+            clients,
             data,
             addresses,
             data_addresses,
@@ -109,6 +120,14 @@ impl DaemonState {
         let mut header = FrameHeader::new(FrameKind::Refuse);
         header.flags = refusal as u8;
         header.sender = self.incarnation().0;
+        header
+    }
+
+    /// A refusal for a client that may not have what it asks for.
+    pub(crate) fn over_limit(&self, over: &OverLimit) -> FrameHeader {
+        let mut header = self.refusal(RefusalReason::OverClientLimit);
+        header.lsn.0 = over.resource as u64;
+        header.stable.0 = over.limit;
         header
     }
 
@@ -162,7 +181,7 @@ impl DaemonState {
             addresses: self.addresses.iter().map(NetAddress::to_string).collect(),
             data_addresses: self.data_addresses.iter().map(NetAddress::to_string).collect(),
             multicast: self.config.multicast.as_ref().map(MulticastGroup::to_string),
-            secure: matches!(self.config.security, Security::Key(_)),
+            secure: self.config.is_secure(),
             stopping: self.stopping(),
             memory: MemoryReport {
                 reserved: self.store.memory(),
@@ -192,9 +211,14 @@ impl DaemonState {
             .map(|(id, stats)| stats.report(*id, self.started, now))
             .collect();
         drop(journals);
+        report.clients = self.clients.usage().iter().map(ClientReport::of).collect();
         if let Some(data) = &self.data {
             report.replicas = data.replicas();
-            report.copies = Some(data.copies());
+            let copies = data.copies();
+            for client in &mut report.clients {
+                client.data.used = copies.by_client.get(&client.name).copied().unwrap_or(0);
+            }
+            report.copies = Some(copies);
         }
         report
     }

@@ -17,7 +17,7 @@ use crate::report::{
 use crate::sys::seconds_of_run;
 
 /// Number of refusal kinds, including one for unknown kinds.
-const REFUSALS: usize = 22;
+const REFUSALS: usize = 24;
 
 /// Kinds of dropped datagrams; see [`DropCounts`].
 const DROPPED_KINDS: [&str; 3] = ["strange", "doubled", "forged"];
@@ -207,9 +207,15 @@ pub(crate) struct JournalStats {
     /// The machine's uptime in seconds when a client last connected or disconnected; zero if unknown.
     pub(crate) last_contact: AtomicU64,
     pub(crate) sessions: AtomicU32,
+    /// Name of the client that pays.
+    client: Mutex<String>,
 }
 
 impl JournalStats {
+    pub(crate) fn set_client(&self, name: &str) {
+        name.clone_into(&mut self.client.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
     pub(crate) fn publish(&self, state: &MemberState, window_bytes: u64) {
         self.writer.store(state.writer.0, Relaxed);
         self.epoch.store(state.epoch.0, Relaxed);
@@ -232,6 +238,7 @@ impl JournalStats {
         JournalReport {
             id: id.to_string(),
             earlier: EarlierFields::default(),
+            client: { self.client.lock().unwrap_or_else(PoisonError::into_inner) }.clone(),
             state: Some(JournalStateReport {
                 writer: WriterId(self.writer.load(Relaxed)),
                 epoch: Epoch(self.epoch.load(Relaxed)),

@@ -43,13 +43,14 @@ impl Bench {
         let id = ID.0.to_le_bytes();
         let header = FrameHeader::new(FrameKind::Bind);
         session.handle(&Frame { header, body: &id }).unwrap();
-        let Ok(index) = journals.bind(ID) else {
+        let visit = ClientVisit::begin(shared.clients.account(None)).unwrap();
+        let Ok(index) = journals.bind(ID, &visit.account) else {
             panic!("the store has a slot")
         };
         let permit = shared.permit().unwrap();
         let mut greeting = Greeting::default();
         greeting.session = session;
-        let connection = Connection::new(link, greeting, index, permit, Instant::now());
+        let connection = Connection::new(link, greeting, visit, index, permit, Instant::now());
         Bench {
             _directory: directory,
             shared,

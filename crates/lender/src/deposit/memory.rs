@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use netram_clients::{ClientAccount, ResourceCharge};
 use netram_far_machine::deposit::{NoSlotsError, SlotMemory};
 use netram_far_machine::limit::PAGE_BYTES;
+use netram_proto::wire::ClientResource;
 
 use crate::limit::CHUNK_BYTES_MIN;
 use crate::memory::Chunk;
@@ -18,13 +20,16 @@ const _: () = assert!(
 pub(crate) struct DepositMemory {
     shared: Arc<DaemonState>,
     chunks: Vec<Chunk>,
+    /// What the chunks cost the client that opened the deposit.
+    charge: ResourceCharge,
 }
 
 impl DepositMemory {
-    pub(crate) fn new(shared: Arc<DaemonState>) -> DepositMemory {
+    pub(crate) fn new(shared: Arc<DaemonState>, client: Arc<ClientAccount>) -> DepositMemory {
         DepositMemory {
             shared,
             chunks: Vec::new(),
+            charge: ResourceCharge::nothing(client, ClientResource::Pages),
         }
     }
 
@@ -55,13 +60,21 @@ impl SlotMemory for DepositMemory {
     fn resize(&mut self, slots: u32) -> Result<(), NoSlotsError> {
         let bytes = u64::from(slots) * PAGE_BYTES as u64;
         let count = bytes.div_ceil(1 << self.shared.store.chunk_shift()) as usize;
+        let no_more_than = |bytes: u64| NoSlotsError {
+            possible: (bytes / PAGE_BYTES as u64).min(u32::MAX.into()) as u32,
+        };
+        let (shift, had) = (self.shared.store.chunk_shift(), self.lent_bytes());
+        if self.charge.resize((count as u64) << shift).is_err() {
+            let chunks = self.charge.largest() >> shift;
+            return Err(no_more_than(chunks << shift));
+        }
         let limit = self.shared.deposits.limit();
-        self.shared
-            .store
-            .resize_deposit(&mut self.chunks, count, limit)
-            .map_err(|possible| NoSlotsError {
-                possible: (possible / PAGE_BYTES as u64).min(u32::MAX.into()) as u32,
-            })
+        let resized = self.shared.store.resize_deposit(&mut self.chunks, count, limit);
+        if resized.is_err() {
+            let given = self.charge.resize(had);
+            assert!(given.is_ok(), "less is always granted");
+        }
+        resized.map_err(no_more_than)
     }
 
     fn write(&mut self, slot: u32, bytes: &[u8]) {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
+use netram_clients::ClientAccount;
 use netram_far_machine::deposit::{DepositServer, level, slots_to_keep};
 use netram_far_machine::limit::{DEPOSIT_SLOTS_MAX, PAGE_BYTES};
 use netram_proto::id::{DepositId, Epoch};
@@ -23,6 +24,7 @@ use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::{Interest, Link, LinkError, Poller, ReadyEvents};
 
+use crate::accept::ClientVisit;
 use crate::limit::{DEPOSITS_MAX, HOUSEKEEPING};
 use crate::outbox::SessionEnd;
 use crate::pacer::{LoopPacer, RoundStep};
@@ -41,6 +43,7 @@ const STOPPING_TICK: Duration = Duration::from_millis(10);
 /// A connection whose first frame opens a session of a deposit.
 pub(crate) struct DepositArrival {
     pub(crate) link: Link,
+    pub(crate) visit: Option<ClientVisit>,
     pub(crate) header: FrameHeader,
     pub(crate) id: DepositId,
     pub(crate) permit: ConnectionPermit,
@@ -168,12 +171,16 @@ impl DepositThread {
     fn arrive(&mut self, arrival: DepositArrival) {
         let DepositArrival {
             mut link,
+            visit,
             header,
             id,
             permit,
         } = arrival;
+        let Some(visit) = visit else {
+            unreachable!("a client is greeted with an account")
+        };
         let lease = self.lease();
-        let answer = match self.deposit(id) {
+        let answer = match self.deposit(id, &visit.account) {
             Some(deposit) => deposit.server.open(&header, lease),
             None => {
                 let mut refusal = self.shared.refusal(RefusalReason::NoDeposit);
@@ -198,7 +205,7 @@ impl DepositThread {
         }
         let index = self.vacancy();
         let added = self.poller.add(&link, index as u64, Interest::Read);
-        let mut session = DepositSession::new(link, id, header.epoch, permit, self.now);
+        let mut session = DepositSession::new(link, id, header.epoch, (visit, permit), self.now);
         let said = session.say(&answer, &[], self.now);
         self.sessions[index] = Some(session);
         if let Some(deposit) = self.deposits.get_mut(&id) {
@@ -222,14 +229,14 @@ impl DepositThread {
         self.publish(id);
     }
 
-    /// The deposit with this id; an unknown one is created if there is room for it.
-    fn deposit(&mut self, id: DepositId) -> Option<&mut Deposit> {
+    /// The deposit with this id; an unknown one is created if there is room for it, and this client pays.
+    fn deposit(&mut self, id: DepositId, client: &Arc<ClientAccount>) -> Option<&mut Deposit> {
         let full = self.deposits.len() >= DEPOSITS_MAX;
         if !self.deposits.contains_key(&id) {
             let life = fresh_incarnation().ok().filter(|_| !full)?;
             let deposit = Deposit {
                 server: DepositServer::new(id, life, self.time()),
-                memory: DepositMemory::new(Arc::clone(&self.shared)),
+                memory: DepositMemory::new(Arc::clone(&self.shared), Arc::clone(client)),
                 session: None,
             };
             self.deposits.insert(id, deposit);
@@ -316,7 +323,9 @@ impl DepositThread {
         for index in 0..self.sessions.len() {
             let overdue = self.sessions[index].as_ref().and_then(|session| {
                 let (idle, slow) = (limits.idle_timeout, limits.slow_reader_timeout);
-                session.outbox.timeout(self.now, idle, slow)
+                let revoked = session.outbox.link.is_revoked();
+                let timeout = || session.outbox.timeout(self.now, idle, slow);
+                { revoked }.then_some(SessionEnd::Revoked).or_else(timeout)
             });
             if let Some(overdue) = overdue {
                 self.end(index, overdue);

@@ -9,6 +9,7 @@ use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::Link;
 
 use super::memory::DepositMemory;
+use crate::accept::ClientVisit;
 use crate::limit::FRAMES_PER_TURN;
 use crate::outbox::{Outbox, SessionEnd};
 use crate::state::{ConnectionPermit, DaemonState};
@@ -21,7 +22,8 @@ pub(super) struct DepositSession {
     pub(super) withdrawn: bool,
     /// Whether the thread has it on its list of sessions with frames that the kernel does not report again.
     pub(super) is_due: bool,
-    _permit: ConnectionPermit,
+    /// What the session costs its client and the lender.
+    _held: (ClientVisit, ConnectionPermit),
 }
 
 impl DepositSession {
@@ -29,7 +31,7 @@ impl DepositSession {
         link: Link,
         id: DepositId,
         epoch: Epoch,
-        permit: ConnectionPermit,
+        held: (ClientVisit, ConnectionPermit),
         now: Instant,
     ) -> DepositSession {
         DepositSession {
@@ -38,7 +40,7 @@ impl DepositSession {
             epoch,
             withdrawn: false,
             is_due: false,
-            _permit: permit,
+            _held: held,
         }
     }
 

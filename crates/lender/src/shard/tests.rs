@@ -5,6 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 use netram_transport::{NetAddress, Waker};
 
 use super::*;
+use crate::accept::ClientVisit;
 use crate::config::LenderConfig;
 use crate::connection::tests::link_pair;
 use crate::store::WindowStore;
@@ -47,6 +48,8 @@ impl Bench {
         let body = &journal.to_le_bytes();
         let bind = netram_proto::wire::Frame { header, body };
         greeting.session.handle(&bind).unwrap();
+        let account = self.shard.shared.clients.account(None);
+        greeting.visit = Some(ClientVisit::begin(account).unwrap());
         let index = self.shard.vacant.last().copied();
         let index = index.unwrap_or(self.shard.connections.len());
         self.shard.arrive(SessionArrival {

@@ -2,6 +2,7 @@
 //!
 //! All tests are modules of one program, since each program is linked with everything.
 
+mod clients;
 mod common;
 mod datagrams;
 mod deposit;

@@ -111,19 +111,29 @@ pub(crate) struct TestWriter {
 }
 
 impl TestWriter {
-    /// Connects and binds.
-    pub(crate) fn bind(address: &NetAddress, journal: u128, epoch: u32) -> TestWriter {
-        let mut writer = TestWriter {
-            link: dial(address),
+    /// A writer that has not bound its journal.
+    pub(crate) fn over(link: Link, journal: u128, epoch: u32) -> TestWriter {
+        TestWriter {
+            link,
             journal: JournalId(journal),
             epoch: Epoch(epoch),
             writer: WriterId(u64::from(epoch) + 1000),
             at: wire::ChainPoint { lsn: START, chain: 9 },
             stable: Lsn(0),
             incarnation: 0,
-        };
-        let header = writer.header(FrameKind::Bind);
-        let bound = writer.ask(header, &journal.to_le_bytes());
+        }
+    }
+
+    /// Asks for the journal.
+    pub(crate) fn ask_to_bind(&mut self) -> ReceivedFrame {
+        let (header, journal) = (self.header(FrameKind::Bind), self.journal.0);
+        self.ask(header, &journal.to_le_bytes())
+    }
+
+    /// Connects and binds.
+    pub(crate) fn bind(address: &NetAddress, journal: u128, epoch: u32) -> TestWriter {
+        let mut writer = TestWriter::over(dial(address), journal, epoch);
+        let bound = writer.ask_to_bind();
         assert_eq!(bound.header.kind, FrameKind::Bound, "{bound:?}");
         assert_eq!(bound.body, b"mains-a");
         writer.incarnation = bound.header.sender;
@@ -223,9 +233,12 @@ impl TestWriter {
 }
 
 pub(crate) fn status(address: &NetAddress) -> StatusReport {
-    let mut link = dial(address);
-    send(&mut link, FrameHeader::new(FrameKind::Status), &[]);
-    let answer = receive(&mut link).unwrap();
+    status_over(&mut dial(address))
+}
+
+pub(crate) fn status_over(link: &mut Link) -> StatusReport {
+    send(link, FrameHeader::new(FrameKind::Status), &[]);
+    let answer = receive(link).unwrap();
     assert_eq!(answer.header.kind, FrameKind::Report);
     StatusReport::from_frame_body(&answer.body).unwrap()
 }

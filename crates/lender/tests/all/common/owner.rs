@@ -19,8 +19,12 @@ pub(crate) struct OwnerSession {
 
 impl OwnerSession {
     pub(crate) fn open(address: &NetAddress, id: u128, epoch: u32) -> Result<OwnerSession, ReceivedFrame> {
+        OwnerSession::over(dial(address), id, epoch)
+    }
+
+    pub(crate) fn over(link: Link, id: u128, epoch: u32) -> Result<OwnerSession, ReceivedFrame> {
         let mut owner = OwnerSession {
-            link: dial(address),
+            link,
             epoch,
             life: 0,
             slots: 0,
