@@ -16,7 +16,7 @@ use netram_proto::id::{Epoch, Lsn, WriterId};
 use netram_proto::journal::{ReplicaAck, View};
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
 use netram_proto::time::{Nanos, Time};
-use netram_proto::wire::{ByteReader, Frame, FrameHeader, FrameKind, RefusalReason};
+use netram_proto::wire::{ByteReader, ClientLimitRefusal, Frame, FrameHeader, FrameKind, RefusalReason};
 
 use super::header::ReplicaCondition;
 use super::message::{FollowRequest, ReplicaMessage};
@@ -483,6 +483,10 @@ impl ReplicaSource {
                 asked: header.lsn.0,
                 quota: header.stable.0,
             },
+            Some(RefusalReason::OverClientLimit) => {
+                let refusal = ClientLimitRefusal::from_numbers(header.lsn.0, header.stable.0);
+                ReplicaTrouble::OverClientLimit(refusal)
+            }
             Some(refusal) => ReplicaTrouble::Refused(refusal),
             None => ReplicaTrouble::Refused(RefusalReason::Malformed),
         };

@@ -1,7 +1,7 @@
 //! Status of a data lender for the operator.
 
 use netram_proto::id::{Epoch, Lsn};
-use netram_proto::wire::RefusalReason;
+use netram_proto::wire::{ClientLimitRefusal, RefusalReason};
 
 use super::super::header::ReplicaCondition;
 use super::{Phase, ReplicaSource, ResyncScope};
@@ -22,6 +22,8 @@ pub enum ReplicaTrouble {
         /// Quota for all copies in bytes.
         quota: u64,
     },
+    /// The name of this client's key may not have the copy.
+    OverClientLimit(ClientLimitRefusal),
     /// A newer client claimed the replica: this volume must not be used any more.
     Fenced(Epoch),
     /// The replica has records that this volume never had, so the volume may be an old copy. The replica is
@@ -62,6 +64,7 @@ impl core::fmt::Display for ReplicaTrouble {
                 out,
                 "the data lender's quota of {quota} bytes has no room for this copy of {asked} bytes: raise its --data-quota, or remove unneeded copies there"
             ),
+            ReplicaTrouble::OverClientLimit(refusal) => write!(out, "the data lender refuses: {refusal}"),
             ReplicaTrouble::Fenced(epoch) => write!(
                 out,
                 "the volume was restored or taken over elsewhere in epoch {epoch}: stop using this copy"

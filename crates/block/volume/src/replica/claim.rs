@@ -67,6 +67,10 @@ pub(super) fn refused(refusal: u8) -> RestoreError {
             --data-listen) and that key"
                 .to_owned()
         }
+        Some(RefusalReason::OverClientLimit) => {
+            "the name of this client's key has no right to `data` there: its operator gives it in the file of clients"
+                .to_owned()
+        }
         Some(RefusalReason::DiskFailed) => "it cannot open the copy; its log says why".to_owned(),
         Some(RefusalReason::Fenced) => {
             "a newer client has claimed the copy, or it was taken over on the data lender".to_owned()

@@ -8,7 +8,7 @@ use netram_proto::port::IoError;
 use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
 
 use super::header_file::ReplicaHeaderFileError;
-use super::quota::OverQuota;
+use super::quota::QuotaRefusal;
 use crate::error::VolumeCreateError;
 
 const EIO: u64 = 5;
@@ -24,7 +24,7 @@ pub(super) enum ReplicaError {
     Create(#[from] VolumeCreateError),
     /// The quota has no room for the copy.
     #[error("{0}")]
-    Quota(#[from] OverQuota),
+    Quota(#[from] QuotaRefusal),
     /// A file cannot be opened.
     #[error("{0}")]
     Open(#[from] crate::error::VolumeOpenError),

@@ -60,6 +60,11 @@ impl ReplicaLink {
         self.link.peer()
     }
 
+    /// Whether the peer's key is no longer accepted, so that the session must end.
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.link.is_revoked()
+    }
+
     /// Also ends waits when `waker` is woken.
     pub(crate) fn wake_on(&self, waker: &Waker) -> Result<(), ReplicaLinkError> {
         Ok(self.poller.add(waker, WAKER, Interest::Read)?)

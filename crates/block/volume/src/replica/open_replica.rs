@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use netram_block::{Disk, DiskOptions, StagePolicy, VolumeId};
 use netram_block_machine::message::FollowRequest;
 use netram_block_machine::{Replica, ReplicaCondition, ReplicaHeader};
+use netram_clients::ClientAccount;
 use netram_journal::seal::{DataKey, KEY_BYTES};
 use netram_journal::{JournalFollower, JournalInit, LogBlocks};
 use netram_lender::{DataSession, ReplicaReport};
@@ -19,7 +20,7 @@ use netram_proto::wire::{ChainPoint as Chain, Frame, FrameKind, RefusalReason};
 
 use super::failure::{ReplicaError, refusal};
 use super::header_file::ReplicaHeaderFile;
-use super::quota::{Quota, usage};
+use super::quota::{Quota, usage, note_payer};
 use super::replica_host::{ReplicaHostInner, ReplicaMailbox, lock, refuse, report_of};
 use super::scrub::{ReplicaScrub, ScrubSchedule};
 use super::session::{ReplicaSession, ReplicaSessionEnd};
@@ -50,6 +51,8 @@ pub(super) struct OpenReplica {
     pub(super) header: ReplicaHeaderFile,
     pub(super) replica: Replica,
     pub(super) scrub: ReplicaScrub,
+    /// The client that the copy is kept for: the last that it followed.
+    client: Option<Arc<ClientAccount>>,
     quota: Arc<Quota>,
     schedule: Arc<ScrubSchedule>,
     stages: StageThread,
@@ -172,7 +175,11 @@ impl OpenReplica {
             match follow {
                 Some(follow) => {
                     let room = (follow.bytes, follow.capacity);
-                    shared.quota.admit(root, room, || create(root, &follow))??;
+                    let client = session.permit.account();
+                    let make = || create(root, &follow);
+                    shared
+                        .quota
+                        .admit(root, room, client.map(AsRef::as_ref), make)??;
                 }
                 None => return Ok(None),
             }
@@ -198,6 +205,7 @@ impl OpenReplica {
             header: standing,
             replica,
             scrub: ReplicaScrub::open(root),
+            client: None,
             quota: Arc::clone(&shared.quota),
             schedule: Arc::clone(&shared.schedule),
             stages,
@@ -270,6 +278,12 @@ impl OpenReplica {
         }
     }
 
+    /// Notes whose client the copy follows from now on.
+    pub(super) fn follow_for(&mut self, client: Option<&Arc<ClientAccount>>) {
+        self.client = client.cloned();
+        self.client.iter().for_each(|client| note_payer(&self.root, client));
+    }
+
     /// Reads new records of the log into stages. Returns the LSN below which they can be read here.
     pub(super) fn follow(&self) -> Result<Lsn, ReplicaError> {
         Ok(self.disk.follow()?)
@@ -278,7 +292,10 @@ impl OpenReplica {
     /// Makes the volume larger, if the quota has room.
     pub(super) fn grow(&self, bytes: u64) -> Result<(), ReplicaError> {
         let room = (bytes, self.disk.log().state().capacity);
-        let grown = self.quota.admit(&self.root, room, || self.disk.grow(bytes))?;
+        let client = self.client.as_deref();
+        let grown = self
+            .quota
+            .admit(&self.root, room, client, || self.disk.grow(bytes))?;
         Ok(grown?)
     }
 

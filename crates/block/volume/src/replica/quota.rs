@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use netram_block::BLOCK_BYTES;
+use netram_clients::{ClientAccount, OverLimit};
 use netram_lender::CopiesReport;
 use netram_proto::id::Lsn;
-use netram_proto::wire::{FrameHeader, RefusalReason};
+use netram_proto::wire::{ClientResource, FrameHeader, RefusalReason};
 
 use super::failure::refusal;
 use super::header_file::ReplicaHeaderFile;
@@ -20,6 +21,8 @@ use crate::paths::VolumePaths;
 
 /// Copies may take one part in this many of their disk by default. The rest is for others who write there.
 const QUOTA_PART: u64 = 2;
+/// The file in a copy's directory with the name of the client that it is kept for.
+const PAYER: &str = "client";
 /// Bytes of one checksum.
 const SUM_BYTES: u64 = 4;
 
@@ -33,8 +36,30 @@ pub(super) struct OverQuota {
     quota: u64,
 }
 
-impl OverQuota {
+/// Why a copy is not admitted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum QuotaRefusal {
+    #[error("{0}")]
+    All(#[from] OverQuota),
+    /// The client may not have so many bytes of copies.
+    #[error("{0}")]
+    Client(#[from] OverLimit),
+}
+
+impl QuotaRefusal {
     pub(super) fn refusal(&self) -> FrameHeader {
+        match self {
+            QuotaRefusal::All(over) => over.refusal(),
+            QuotaRefusal::Client(over) => FrameHeader {
+                stable: Lsn(over.limit),
+                ..refusal(RefusalReason::OverClientLimit, over.resource as u64)
+            },
+        }
+    }
+}
+
+impl OverQuota {
+    fn refusal(&self) -> FrameHeader {
         FrameHeader {
             stable: Lsn(self.quota),
             ..refusal(RefusalReason::OverQuota, self.asked)
@@ -68,24 +93,34 @@ impl Quota {
         }
     }
 
-    /// Runs `take`, which creates or enlarges the copy at `root`, unless a volume of `bytes` with a log of
-    /// `log_bytes` would exceed the quota.
+    /// Runs `take`, which creates or enlarges the copy at `root` for a client, unless a volume of `bytes`
+    /// with a log of `log_bytes` would exceed the quota of all copies, or that of the client's.
     pub(super) fn admit<T>(
         &self,
         root: &Path,
         (bytes, log_bytes): (u64, u64),
+        client: Option<&ClientAccount>,
         take: impl FnOnce() -> T,
-    ) -> Result<T, OverQuota> {
-        let Some(quota) = self.bytes else {
+    ) -> Result<T, QuotaRefusal> {
+        let quota = self.bytes.unwrap_or(u64::MAX);
+        let limit = client.map_or(u64::MAX, |client| client.limit(ClientResource::Data));
+        if (quota, limit) == (u64::MAX, u64::MAX) {
             return Ok(take());
-        };
+        }
         let _alone = lock(&self.taking);
         let asked = promise(bytes, log_bytes);
-        let others = self.copies().into_iter().filter(|copy| copy != root);
-        let promised = others.fold(0, |sum: u64, copy| sum.saturating_add(usage(&copy).promised));
-        match promised.saturating_add(asked) > quota {
-            true => Err(OverQuota { asked, quota }),
-            false => Ok(take()),
+        let (mut all, mut own) = (asked, asked);
+        for copy in self.copies().into_iter().filter(|copy| copy != root) {
+            let promised = usage(&copy).promised;
+            all = all.saturating_add(promised);
+            if client.is_some_and(|client| payer(&copy) == client.name()) {
+                own = own.saturating_add(promised);
+            }
+        }
+        match client {
+            _ if all > quota => Err(OverQuota { asked, quota }.into()),
+            Some(client) if own > limit => Err(client.over(ClientResource::Data, own).into()),
+            _ => Ok(take()),
         }
     }
 
@@ -114,6 +149,8 @@ impl Quota {
             report.copies += 1;
             report.promised_bytes = report.promised_bytes.saturating_add(usage.promised);
             report.taken_bytes = report.taken_bytes.saturating_add(usage.taken);
+            let own = report.by_client.entry(payer(&copy)).or_default();
+            *own = own.saturating_add(usage.promised);
         }
         report
     }
@@ -127,6 +164,22 @@ pub fn usual_quota(directory: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(there).ok()?;
     let bytes = disk.f_blocks.checked_mul(disk.f_frsize)?;
     (bytes > 0).then_some(bytes / QUOTA_PART)
+}
+
+/// Name of the client that a copy is kept for; empty without named clients.
+pub(super) fn payer(root: &Path) -> String {
+    let name = fs::read_to_string(root.join(PAYER)).unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
+/// Notes the client that a copy is kept for. If the disk refuses, the copy counts for none.
+pub(super) fn note_payer(root: &Path, client: &ClientAccount) {
+    if client.name().is_empty() || payer(root) == client.name() {
+        return;
+    }
+    if let Err(error) = fs::write(root.join(PAYER), format!("{}\n", client.name())) {
+        tracing::warn!(replica = %root.display(), %error, "cannot note which client a copy is kept for");
+    }
 }
 
 fn is_named(path: &Path) -> bool {

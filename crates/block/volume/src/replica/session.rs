@@ -64,7 +64,7 @@ impl From<ApplyError> for ReplicaSessionEnd {
 pub(super) struct ReplicaSession {
     wire: ReplicaLink,
     heard_at: Instant,
-    _permit: DataPermit,
+    permit: DataPermit,
 }
 
 impl ReplicaSession {
@@ -78,7 +78,7 @@ impl ReplicaSession {
         let mut greeted = ReplicaSession {
             wire: ReplicaLink::new(session.link)?,
             heard_at: Instant::now(),
-            _permit: session.permit,
+            permit: session.permit,
         };
         let frame = Frame::parse(&session.first).map_err(ReplicaLinkError::Frame)?;
         let (kind, peer) = (frame.header.kind, greeted.wire.peer().to_owned());
@@ -88,6 +88,7 @@ impl ReplicaSession {
             FrameKind::Follow => {
                 let deed = host.replica.follow(&frame);
                 if !matches!(deed, ReplicaAction::Refuse(_)) {
+                    host.follow_for(greeted.permit.account());
                     keep_wrapped_key(host, &frame)?;
                 }
                 greeted.act(host, deed)?;
@@ -132,6 +133,10 @@ impl ReplicaSession {
         longest: Duration,
         publish: impl FnOnce(ReplicaReport),
     ) -> Result<(), ReplicaSessionEnd> {
+        if self.wire.is_revoked() {
+            tracing::warn!(replica = %host.root.display(), peer = self.wire.peer(), "client dropped: its key is no longer in the file of clients");
+            return Err(ReplicaSessionEnd::Session);
+        }
         let mut taken = 0;
         while taken < TURN_BYTES {
             let Some(message) = self.wire.next()? else { break };

@@ -55,6 +55,11 @@ enum SessionEnd {
     Link(LinkError),
     #[error("protocol violation: its frame answers no request")]
     Misconduct,
+    #[error(
+        "the name of this program's key may not have pages there, or has as many sessions as it may: its operator changes \
+         that in the file of clients"
+    )]
+    OverClientLimit,
     #[error("it refused the session: {0:?}")]
     Refused(Option<RefusalReason>),
     #[error("it accepts no deposits, or is stopping")]
@@ -77,6 +82,7 @@ impl From<LenderViolation> for SessionEnd {
             LenderViolation::Misconduct => SessionEnd::Misconduct,
             LenderViolation::Twin => SessionEnd::Twin,
             LenderViolation::Refused(Some(RefusalReason::NoDeposit)) => SessionEnd::NoDeposit,
+            LenderViolation::Refused(Some(RefusalReason::OverClientLimit)) => SessionEnd::OverClientLimit,
             LenderViolation::Refused(refusal) => SessionEnd::Refused(refusal),
         }
     }
