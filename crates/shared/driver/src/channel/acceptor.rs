@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use netram_clients::{ClientAccount, ClientRegistry, OverLimit, ResourceCharge};
 use netram_proto::id::JournalId;
 use netram_proto::owner::OwnerProof;
-use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
+use netram_proto::wire::{ClientResource, Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::pending_connections::PendingLimits;
 use netram_transport::{
     Acceptor, AcceptorLimits, ConnectionHandler, GreetOutcome, Link, LinkError, ListenError, Listener,
@@ -62,6 +63,8 @@ pub enum SessionKind {
 #[derive(Clone, Debug, Default)]
 pub struct SessionPermit {
     _counted: Arc<()>,
+    /// What the session costs its client.
+    _client: Vec<Arc<ResourceCharge>>,
 }
 
 /// Configuration of an acceptor.
@@ -69,8 +72,10 @@ pub struct SessionPermit {
 pub struct AcceptorConfig {
     /// Addresses to listen on.
     pub listen: Vec<NetAddress>,
-    /// Protection of the links.
+    /// Protection of the links. Named clients have keys of their own; then it counts for nothing.
     pub security: Security,
+    /// Named clients; `None`: all clients are one, which may have everything.
+    pub clients: Option<Arc<ClientRegistry>>,
     /// Maximum number of nodes' sessions and pending ones together. Further clients are told that the server
     /// is busy.
     pub sessions_max: usize,
@@ -88,6 +93,7 @@ impl AcceptorConfig {
         AcceptorConfig {
             listen,
             security,
+            clients: None,
             sessions_max: SESSIONS_MAX_DEFAULT,
             pending_max: PENDING_MAX_DEFAULT,
             first_frame_timeout: FIRST_FRAME_TIMEOUT,
@@ -137,8 +143,11 @@ impl SessionAcceptor {
         service: Arc<dyn SessionHandler>,
     ) -> Result<SessionAcceptor, AcceptorError> {
         let mut listeners = Vec::with_capacity(config.listen.len());
+        let clients = config.clients.clone();
+        let clients = clients.unwrap_or_else(|| Arc::new(ClientRegistry::of_one()));
         for address in &config.listen {
-            listeners.push(Listener::bind(address, config.security.clone())?);
+            let security = clients.listen_security(&config.security);
+            listeners.push(Listener::bind(address, security)?);
         }
         if listeners.is_empty() {
             return Err(AcceptorError::Nowhere);
@@ -163,6 +172,7 @@ impl SessionAcceptor {
         };
         let greeter = SessionGreeter {
             config,
+            clients,
             service,
             stop: Arc::clone(&stop),
             permits: Arc::clone(&places),
@@ -218,9 +228,19 @@ impl SessionPermit {
     }
 }
 
+/// A client from its handshake to its request.
+#[derive(Default)]
+struct Greeting {
+    /// The journal that the client has proven to own.
+    owned: Option<JournalId>,
+    /// What its connection and its session cost it.
+    charges: Vec<Arc<ResourceCharge>>,
+}
+
 /// Greets clients and hands them to the service.
 struct SessionGreeter {
     config: AcceptorConfig,
+    clients: Arc<ClientRegistry>,
     service: Arc<dyn SessionHandler>,
     stop: Arc<Stop>,
     permits: Arc<SessionPermits>,
@@ -228,8 +248,7 @@ struct SessionGreeter {
 
 impl ConnectionHandler for SessionGreeter {
     type Permit = SessionPermit;
-    /// The journal that the client has proven to own.
-    type Greeting = Option<JournalId>;
+    type Greeting = Greeting;
     type Request = SessionKind;
 
     fn is_stopping(&self) -> bool {
@@ -249,37 +268,53 @@ impl ConnectionHandler for SessionGreeter {
         &mut self,
         _listener: usize,
         link: &mut Link,
-        owned: &mut Option<JournalId>,
+        greeting: &mut Greeting,
     ) -> GreetOutcome<SessionKind> {
+        let account = self.clients.account(link.client());
+        if greeting.charges.is_empty() {
+            match account.take(ClientResource::Connections, 1) {
+                Ok(charge) => greeting.charges.push(Arc::new(charge)),
+                // A client reads the answer to its first frame.
+                Err(over) => {
+                    return match link.receive() {
+                        Ok(None) => GreetOutcome::Waits,
+                        Ok(Some(_)) => dismiss_over(link, &over),
+                        Err(_) => GreetOutcome::Gone,
+                    };
+                }
+            }
+        }
         let asking = &self.permits.status;
         let may_ask = match self.config.tells_status {
             false => Err(RefusalReason::RegionOnly),
             true if asking.count() >= STATUS_SESSIONS_MAX => Err(RefusalReason::NoRoom),
             true => Ok(SessionKind::Status),
         };
-        greet(link, may_ask, owned).unwrap_or(GreetOutcome::Gone)
+        greet(link, &account, may_ask, greeting).unwrap_or(GreetOutcome::Gone)
     }
 
-    fn take(&mut self, errand: SessionKind, link: Link, owned: Option<JournalId>, permit: SessionPermit) {
-        let permit = match errand {
+    fn take(&mut self, errand: SessionKind, link: Link, greeting: Greeting, permit: SessionPermit) {
+        let mut permit = match errand {
             SessionKind::Node => permit,
             SessionKind::Status => self.permits.status.clone(),
         };
+        permit._client = greeting.charges;
         self.service.take(AcceptedSession {
             kind: errand,
-            owned,
+            owned: greeting.owned,
             channel: Channel::new(link),
             permit,
         });
     }
 }
 
-/// Handles a pending session's first frame, and the proof before it if there is one. `may_ask`: the answer to
-/// a request for the status.
+/// Handles a pending session's first frame, whose session the client pays for. `may_ask`: the answer to a
+/// request for the status.
 fn greet(
     link: &mut Link,
+    account: &Arc<ClientAccount>,
     may_ask: Result<SessionKind, RefusalReason>,
-    owned: &mut Option<JournalId>,
+    greeting: &mut Greeting,
 ) -> Result<GreetOutcome<SessionKind>, LinkError> {
     let kind = loop {
         let Some(packet) = link.receive()? else {
@@ -288,11 +323,11 @@ fn greet(
         let frame = Frame::parse(packet);
         match &frame {
             // A session takes one proof, so that it costs at most one check of a signature.
-            Ok(frame) if frame.header.kind == FrameKind::Prove && owned.is_none() => {
+            Ok(frame) if frame.header.kind == FrameKind::Prove && greeting.owned.is_none() => {
                 let proof = OwnerProof::parse(frame.body);
                 let owner = proof.and_then(|proof| check_proof(link.session(), &proof));
                 match owner {
-                    Some(owner) => *owned = Some(JournalId(owner.owned())),
+                    Some(owner) => greeting.owned = Some(JournalId(owner.owned())),
                     None => break Ok(FrameKind::Prove),
                 }
             }
@@ -301,12 +336,24 @@ fn greet(
     };
     let errand = match kind {
         Ok(FrameKind::Share) => Ok(SessionKind::Node),
-        Ok(FrameKind::Prove) if owned.is_none() => Err(RefusalReason::NotOwner),
+        Ok(FrameKind::Prove) if greeting.owned.is_none() => Err(RefusalReason::NotOwner),
         Ok(FrameKind::Prove) => Err(RefusalReason::Malformed),
         Ok(FrameKind::Status) => may_ask,
         Ok(_) => Err(RefusalReason::RegionOnly),
         Err(_) => Err(RefusalReason::Malformed),
     };
+    let right = match errand {
+        Ok(SessionKind::Node) => account.check(ClientResource::Shared).and_then(|()| {
+            let session = account.take(ClientResource::Sessions, 1)?;
+            greeting.charges.push(Arc::new(session));
+            Ok(())
+        }),
+        Ok(SessionKind::Status) => account.check(ClientResource::Status),
+        Err(_) => Ok(()),
+    };
+    if let Err(over) = right {
+        return Ok(dismiss_over(link, &over));
+    }
     let refusal = match errand {
         Ok(errand) => {
             link.send(&[&FrameHeader::new(FrameKind::ShareAck).encode(0)])?;
@@ -335,4 +382,16 @@ fn greet(
     // The client may not read it; the connection ends in any case.
     link.send(&[&header.encode(0)])?;
     Ok(GreetOutcome::Gone)
+}
+
+/// Refuses a client that may not have what it asks for, and says what.
+fn dismiss_over(link: &mut Link, over: &OverLimit) -> GreetOutcome<SessionKind> {
+    tracing::warn!(peer = link.peer(), "client refused: {over}");
+    let mut header = FrameHeader::new(FrameKind::Refuse);
+    header.flags = RefusalReason::OverClientLimit as u8;
+    header.lsn.0 = over.resource as u64;
+    header.stable.0 = over.limit;
+    // The client may not read it; the connection ends in any case.
+    let _ = link.send(&[&header.encode(0)]);
+    GreetOutcome::Gone
 }

@@ -14,7 +14,7 @@ mod wait;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
+use netram_proto::wire::{ClientLimitRefusal, Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_shared_machine::limit::SHARED_MESSAGE_BYTES_MAX;
 use netram_transport::link::PACKET_BYTES_MAX;
 use netram_transport::{
@@ -82,6 +82,9 @@ pub enum ChannelOpenError {
     /// The server has the maximum number of status sessions.
     #[error("too many clients ask the region's server for its status at once; try again")]
     Busy,
+    /// The server's operator has not given the name of this program's key what it asks for.
+    #[error("the region's server refuses: {0}")]
+    OverClientLimit(ClientLimitRefusal),
     /// The server is stopping.
     #[error("the region's server is stopping; try again after it has restarted")]
     Stopping,
@@ -97,6 +100,11 @@ pub enum ChannelOpenError {
 }
 
 impl Channel {
+    /// Whether the client's key is no longer accepted, so that the session must end.
+    pub fn is_revoked(&self) -> bool {
+        self.link.is_revoked()
+    }
+
     /// Connects to the server and waits for its greeting, for at most `timeout`. Blocks.
     ///
     /// # Errors
@@ -326,6 +334,11 @@ fn check_greeting(packet: &[u8]) -> Result<(), ChannelOpenError> {
     match (frame.header.kind, RefusalReason::from_byte(frame.header.flags)) {
         (FrameKind::ShareAck, _) => Ok(()),
         (FrameKind::Refuse, Some(RefusalReason::Stopping)) => Err(ChannelOpenError::Stopping),
+        (FrameKind::Refuse, Some(RefusalReason::OverClientLimit)) => {
+            let (resource, limit) = (frame.header.lsn.0, frame.header.stable.0);
+            let refusal = ClientLimitRefusal::from_numbers(resource, limit);
+            Err(ChannelOpenError::OverClientLimit(refusal))
+        }
         // A lender of a release without shared regions does not know `Share`.
         (
             FrameKind::Refuse,

@@ -5,6 +5,7 @@
 
 mod asleep;
 mod channel;
+mod clients;
 mod common;
 mod direct;
 mod ends;

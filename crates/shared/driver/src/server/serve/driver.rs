@@ -214,9 +214,19 @@ impl ServeDriver {
             let over = line.is_over(now) || (stranger && line.deferred.is_none() && line.is_silent(now));
             over.then_some(*session)
         };
+        let is_revoked =
+            |(session, line): (&SessionId, &NodeLink)| line.channel.is_revoked().then_some(*session);
+        let revoked: Vec<SessionId> = self.links.iter().filter_map(is_revoked).collect();
         let over: Vec<SessionId> = self.links.iter().filter_map(over).collect();
         for session in over {
             self.end(session, "its time is over", LinkEnd::Broken)?;
+        }
+        for session in revoked {
+            self.end(
+                session,
+                "its key is no longer in the file of clients",
+                LinkEnd::Broken,
+            )?;
         }
         Ok(true)
     }

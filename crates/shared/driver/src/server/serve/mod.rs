@@ -37,6 +37,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use netram_clients::{ClientRegistry, ClientsFileError, RegistryChange};
 use netram_journal::settings::JournalSettings;
 use netram_proto::failure::RetryBackoff;
 use netram_proto::port::WaitError;
@@ -69,6 +70,8 @@ pub struct ServeConfig {
     pub listen: Vec<NetAddress>,
     /// Protection of the links of nodes, and of those to dead nodes' lenders.
     pub security: Security,
+    /// Named clients, whose keys replace `security` on the links of nodes; `None`: all clients are one.
+    pub clients: Option<Arc<ClientRegistry>>,
     /// Time for which a node may be silent. It is the same for all nodes, which learn it when they join.
     pub lease: Duration,
     /// Behaviour of the serving thread while nothing arrives: polling or sleeping.
@@ -91,6 +94,7 @@ impl ServeConfig {
         ServeConfig {
             listen,
             security,
+            clients: None,
             lease: LEASE_DEFAULT,
             wait: WaitPolicy::default(),
             recent_bytes: RECENT_BYTES_DEFAULT,
@@ -144,6 +148,7 @@ pub struct ServingRegion {
     acceptor: Option<SessionAcceptor>,
     addresses: Vec<NetAddress>,
     mailbox: Arc<DriverMailbox>,
+    clients: Option<Arc<ClientRegistry>>,
     thread: Mutex<Option<JoinHandle<Result<(), RegionServeError>>>>,
 }
 
@@ -167,6 +172,7 @@ impl ServingRegion {
         let door = AcceptorConfig {
             sessions_max: config.sessions_max,
             tells_status: true,
+            clients: config.clients.clone(),
             ..AcceptorConfig::new(config.listen, config.security)
         };
         let door = SessionAcceptor::open(door, Arc::clone(&post) as Arc<dyn SessionHandler>)?;
@@ -180,6 +186,7 @@ impl ServingRegion {
             control: Some(control),
             acceptor: Some(door),
             addresses,
+            clients: config.clients,
             mailbox: post,
             thread: Mutex::new(Some(thread)),
         })
@@ -188,6 +195,16 @@ impl ServingRegion {
     /// Addresses that are listened on: names resolved, and ports that the system chose.
     pub fn addresses(&self) -> &[NetAddress] {
         &self.addresses
+    }
+
+    /// Reads the file of named clients again. Sessions of clients that are still in it go on; those whose key
+    /// is gone end within a moment. After an error everything stays as it was.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or says something that cannot be. `None`: there are no named clients.
+    pub fn reload_clients(&self) -> Result<Option<RegistryChange>, ClientsFileError> {
+        self.clients.as_ref().map_or(Ok(None), |clients| clients.reload())
     }
 
     /// Status of the server; `None`: it has ended, or does not answer in time.
