@@ -14,6 +14,7 @@
 
 #[cfg(feature = "products")]
 mod background;
+mod clients;
 pub mod command;
 mod descriptors;
 pub mod log;

@@ -4,11 +4,13 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use bytesize::ByteSize;
 use clap::Args;
+use netram_clients::ClientRegistry;
 use netram_transport::security::{KEY_VARIABLE, default_key_file};
 use netram_transport::{NetAddress, NetHost, Security, SecurityError};
 use serde::{Deserialize, Deserializer};
@@ -53,14 +55,37 @@ impl SecurityArgs {
     }
 }
 
+/// Returns the protection of a server's listeners that was asked for: a key for all clients or none, or the
+/// file of named clients.
+///
+/// # Errors
+///
+/// As [`security`]; or the file of clients cannot be read, or is given beside a key.
+pub(crate) fn protection(
+    key_file: Option<&PathBuf>,
+    insecure: bool,
+    clients: Option<&PathBuf>,
+) -> Result<(Security, Option<Arc<ClientRegistry>>)> {
+    let Some(clients) = clients else {
+        return Ok((security(key_file, insecure)?, None));
+    };
+    if key_file.is_some() || insecure {
+        let sentence =
+            "--clients has the keys of all clients: leave --key-file, NETRAM_KEY_FILE and --insecure out";
+        return Err(UsageError(sentence.to_owned()).into());
+    }
+    let registry = ClientRegistry::read(clients)?;
+    Ok((Security::Insecure, Some(Arc::new(registry))))
+}
+
 /// Port of a lender that was not told another one.
 pub(crate) const LENDER_PORT: u16 = 7420;
 
 /// Returns where a server listens that was not told: without a key only this machine may connect.
-pub(crate) fn default_address(security: &Security, port: u16) -> NetAddress {
+pub(crate) fn default_address(security: &Security, has_clients: bool, port: u16) -> NetAddress {
     let ip = match security {
-        Security::Key(_) => Ipv4Addr::UNSPECIFIED,
-        Security::Insecure => Ipv4Addr::LOCALHOST,
+        Security::Insecure if !has_clients => Ipv4Addr::LOCALHOST,
+        _ => Ipv4Addr::UNSPECIFIED,
     };
     NetAddress::Tcp {
         host: NetHost::Ip(ip.into()),
@@ -102,7 +127,7 @@ impl LenderAddresses {
     pub(crate) fn all_or_local(&self) -> Result<Vec<NetAddress>> {
         let named = self.named()?;
         Ok(match named.is_empty() {
-            true => vec![default_address(&Security::Insecure, LENDER_PORT)],
+            true => vec![default_address(&Security::Insecure, false, LENDER_PORT)],
             false => named,
         })
     }

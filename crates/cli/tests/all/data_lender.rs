@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use netram_volume::{BlockDevice, Volume, VolumeSettings};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::common::{CommandOutput, LenderProcess, finish, netram};
@@ -357,6 +358,65 @@ fn a_copy_beyond_the_quota_is_refused_with_the_numbers_and_its_client_goes_on() 
     await_service(&first);
     first.close().unwrap();
     drop(lender);
+}
+
+/// Copies are counted by the name of the key that their client has, and end with it.
+#[test]
+fn copies_are_for_the_names_that_may_have_them_and_count_by_name() {
+    let place = Place::new();
+    let key = |words: &[&str]| {
+        let done = place.run(&[&["key"], words, &["--clients", "clients"]].concat());
+        assert_eq!(done.code, 0, "{}", done.err);
+    };
+    key(&["add", "small", "data=6MiB"]);
+    key(&["add", "large", "data=all"]);
+    key(&["add", "none"]);
+    let (kept, clients) = (place.path("kept"), place.path("clients"));
+    let arguments = [
+        "--listen",
+        "tcp://127.0.0.1:0",
+        "--clients",
+        clients.to_str().unwrap(),
+        "--data",
+        kept.to_str().unwrap(),
+    ];
+    let lender = LenderProcess::start("names", &arguments);
+    let made = |name: &str, client: &str| {
+        let key = format!("{client}.key");
+        place.create(name, &lender.address, &["--data-lender-key-file", &key]);
+        open(&place.path(name))
+    };
+    let first = made("first", "small");
+    write(&first, 0, 1);
+    await_service(&first);
+    let second = made("second", "small");
+    until("the second is refused", || {
+        trouble(&second).contains("data = 6291456")
+    });
+    let others = made("others", "large");
+    await_service(&others);
+    let outside = made("outside", "none");
+    until("it has no right", || {
+        trouble(&outside).contains("no right to data")
+    });
+    let status = place.run(&["lender", "status", &lender.address, "--key-file", "large.key"]);
+    let line = status.out.lines().find(|line| line.contains("small")).unwrap();
+    assert!(line.contains("5.0 MiB of 6.0 MiB"), "{}", status.out);
+
+    key(&["revoke", "small"]);
+    kill_process(Pid::from_raw(lender.id() as i32).unwrap(), Signal::HUP).unwrap();
+    let in_service = |volume: &Volume| volume.data_lender().is_some_and(|kept| kept.in_service);
+    until("the revoked client's copy follows no more", || {
+        !in_service(&first)
+    });
+    write(&first, 1, 2);
+    write(&others, 1, 2);
+    await_service(&others);
+    let listed = place.json(&["replicas", &lender.address, "--key-file", "large.key"]);
+    assert_eq!(listed.as_array().unwrap().len(), 2, "its copy is kept: {listed}");
+    for volume in [first, second, others, outside] {
+        volume.close().unwrap();
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 use netram_testkit as common;
 
+mod clients;
 mod command_line;
 mod data_lender;
 mod databases;

@@ -17,7 +17,7 @@ use crate::common::{CommandOutput, LenderProcess, clean, finish, netram};
 use crate::lifecycle::{PATIENCE, crashed, with_a_record};
 
 /// The program of wire version 1, in `directory`.
-fn earlier_program(directory: &Path) -> PathBuf {
+pub(crate) fn earlier_program(directory: &Path) -> PathBuf {
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kept/netram-wire-1.gz");
     let program = directory.join("netram-wire-1");
     let unpacked = Command::new("gzip").arg("-dc").arg(&kept).output().unwrap();
@@ -27,7 +27,7 @@ fn earlier_program(directory: &Path) -> PathBuf {
     program
 }
 
-fn ran(program: &Path, arguments: &[&str]) -> CommandOutput {
+pub(crate) fn ran(program: &Path, arguments: &[&str]) -> CommandOutput {
     finish(clean(Command::new(program)).args(arguments))
 }
 

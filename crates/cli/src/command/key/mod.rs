@@ -1,6 +1,11 @@
-//! `netram key`: the secret that the machines of a cluster share.
+//! `netram key`: the secrets by which the machines of a cluster know each other.
 
+mod add;
+mod clients;
 mod create;
+mod list;
+mod revoke;
+mod rotate;
 mod status;
 
 use std::process::ExitCode;
@@ -13,19 +18,30 @@ use ring::digest::{SHA256, digest};
 /// Bytes of a fingerprint: enough to tell keys apart, far too few to find one.
 const FINGERPRINT_BYTES: usize = 8;
 
-/// Make cluster keys and tell them apart
+/// Make keys, tell them apart, and name the clients that have them
 ///
-/// Lenders and clients of a cluster have the same key. Whoever has it may lend to the cluster
-/// and keep journals in it: treat it like a root password. A key file that other users can read
-/// is refused.
+/// In the simplest cluster all lenders and clients have the same key. Whoever has it may use all
+/// of a lender: treat it like a root password. A key file that other users can read is refused.
 ///
 ///   netram key create
 ///   netram key status                   # prints the same on all machines?
+///
+/// Lenders that are started with --clients FILE know their clients by name instead. Each has a
+/// key of its own, limits, and rights, and can be taken off the list:
+///
+///   netram key add db1 memory=1GiB
+///   netram key list
+///   netram key rotate db1
+///   netram key revoke db1
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
 pub enum KeyCommand {
     Create(create::CreateKey),
     Status(status::ShowKey),
+    Add(add::AddClient),
+    List(list::ListClients),
+    Rotate(rotate::RotateKey),
+    Revoke(revoke::RevokeKey),
 }
 
 impl KeyCommand {
@@ -33,6 +49,10 @@ impl KeyCommand {
         match self {
             KeyCommand::Create(create) => create.run(),
             KeyCommand::Status(status) => status.run(),
+            KeyCommand::Add(add) => add.run(),
+            KeyCommand::List(list) => list.run(),
+            KeyCommand::Rotate(rotate) => rotate.run(),
+            KeyCommand::Revoke(revoke) => revoke.run(),
         }
     }
 }

@@ -13,10 +13,11 @@ use netram_lender::{DataService, Lender};
 #[cfg(feature = "products")]
 use netram_volume::replica::ReplicaHost;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::serve_settings::ServeSettings;
+use crate::clients::told;
 #[cfg(not(feature = "products"))]
 use crate::options::UsageError;
 use crate::output;
@@ -43,6 +44,9 @@ use crate::output;
 ///   key-file = "/etc/netram/key"
 ///   memory = "4GiB"
 ///   domain = "ups-1"
+///
+/// With --clients FILE each client has a name, a key and limits of its own (netram key add). SIGHUP
+/// makes the lender read that file again; connections of clients that are still in it go on.
 ///
 /// Standard output has a line `listening ADDRESS` for each address, then `ready`; logs go to
 /// standard error. The first signal asks clients to move away before the end, a second one ends
@@ -81,7 +85,7 @@ impl ServeLender {
         }
         let config = settings.config()?;
         // Before the lender starts: a signal in between must not end it without notice to its clients.
-        let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
+        let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("waiting for signals")?;
         #[cfg(feature = "products")]
         let host = data
             .map(|directory| ReplicaHost::start_with(&directory, limits).map(Arc::new))
@@ -122,6 +126,10 @@ fn serve(lender: &Arc<Lender>, mut signals: Signals, grace: Duration, forget: bo
     };
     let mut stopping = None;
     for signal in signals.forever() {
+        if signal == SIGHUP {
+            told(lender.reload_clients());
+            continue;
+        }
         if stopping.is_some() {
             tracing::warn!(
                 signal,

@@ -12,7 +12,8 @@ use netram_volume::replica::ReplicaHostLimits;
 use serde::Deserialize;
 
 use crate::options::{
-    DurationArg, LENDER_PORT, SizeArg, UsageError, default_address, from_text, list_from_text, security,
+    DurationArg, LENDER_PORT, SizeArg, UsageError, default_address, from_text, list_from_text, protection,
+    security,
 };
 
 /// How long a lender that was asked to stop waits for its clients to move away.
@@ -35,6 +36,10 @@ pub(super) struct ServeSettings {
     /// Use no key and no encryption; only for addresses on this machine
     #[arg(long)]
     insecure: bool,
+    /// File of named clients, each with keys, limits and rights of its own, in place of the cluster
+    /// key; made by `netram key add`, and read again on SIGHUP
+    #[arg(long, value_name = "FILE", env = "NETRAM_CLIENTS")]
+    clients: Option<PathBuf>,
     /// Bytes to lend, in all [default: 256MiB]
     #[arg(long, value_name = "SIZE", env = "NETRAM_MEMORY")]
     memory: Option<SizeArg>,
@@ -147,12 +152,13 @@ impl ServeSettings {
             if own.is_empty() { file } else { own }
         }
         // A flag for one way of protection overrides the file's other one.
-        let chosen = self.key_file.is_some() || self.insecure;
+        let chosen = self.key_file.is_some() || self.insecure || self.clients.is_some();
         ServeSettings {
             listen: list(self.listen, file.listen),
             multicast: self.multicast.or(file.multicast),
             key_file: if chosen { self.key_file } else { file.key_file },
             insecure: if chosen { self.insecure } else { file.insecure },
+            clients: if chosen { self.clients } else { file.clients },
             memory: self.memory.or(file.memory),
             quota: self.quota.or(file.quota),
             journals_max: self.journals_max.or(file.journals_max),
@@ -196,17 +202,18 @@ impl ServeSettings {
 
     /// Returns what the lender is started with.
     pub(super) fn config(self) -> Result<LenderConfig> {
-        let security = security(self.key_file.as_ref(), self.insecure)?;
+        let (security, clients) = protection(self.key_file.as_ref(), self.insecure, self.clients.as_ref())?;
         let data_listener = self.data_listener(&security)?;
         let watch = self.watch()?;
         let default = LenderConfig::default();
         let listen = match self.listen.is_empty() {
-            true => vec![default_address(&security, LENDER_PORT)],
+            true => vec![default_address(&security, clients.is_some(), LENDER_PORT)],
             false => self.listen,
         };
         Ok(LenderConfig {
             multicast: self.multicast,
             security,
+            clients,
             data_listener,
             memory: self.memory.map_or(default.memory, |size| size.0),
             quota: self.quota.map(|size| size.0),
@@ -288,6 +295,9 @@ impl ServeSettings {
             (_, true, Some(_)) => {
                 usage("--data-key-file is the key of a separate address: name that with --data-listen")
             }
+            (Some(_), false, _) if self.clients.is_some() => usage(
+                "--clients replaces --data-listen: give the clients that may have copies `data = SIZE` in their file",
+            ),
             (_, false, None) => usage(
                 "--data-listen needs a separate key: make one with `netram key create FILE`, and give it with --data-key-file FILE",
             ),

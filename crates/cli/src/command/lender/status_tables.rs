@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use netram_journal::config::DOMAIN_DEFAULT;
-use netram_lender::{CopiesReport, JournalReport, StatusReport};
+use netram_lender::{AmountReport, CopiesReport, JournalReport, StatusReport};
 
 use super::status::LenderAnswer;
 use crate::output;
@@ -14,16 +14,21 @@ pub(super) fn show(answers: &[LenderAnswer]) -> Result<()> {
     output::line(lenders(answers))?;
     let reports = || answers.iter().filter_map(|answer| answer.report.as_ref());
     for report in reports() {
-        if let Some(copies) = report.copies.filter(|copies| copies.copies > 0) {
-            output::line(copies_line(&report.name, &copies))?;
+        if let Some(copies) = report.copies.as_ref().filter(|copies| copies.copies > 0) {
+            output::line(copies_line(&report.name, copies))?;
         }
     }
     for line in reports().filter_map(pressure_line) {
         output::line(line)?;
     }
-    for table in [journals(answers), deposits(answers), multicast(answers)]
-        .into_iter()
-        .flatten()
+    for table in [
+        clients(answers),
+        journals(answers),
+        deposits(answers),
+        multicast(answers),
+    ]
+    .into_iter()
+    .flatten()
     {
         output::line(table)?;
     }
@@ -69,6 +74,44 @@ fn lenders(answers: &[LenderAnswer]) -> String {
         ]);
     }
     lenders.to_string()
+}
+
+/// Returns the table of named clients; `None` if no lender has any.
+fn clients(answers: &[LenderAnswer]) -> Option<String> {
+    let heads = [
+        "client",
+        "lender",
+        "connections",
+        "journals",
+        "memory",
+        "pages",
+        "copies",
+    ];
+    let mut table = output::table(&heads, 2);
+    let count = |amount: &AmountReport| match amount.limit {
+        Some(limit) => format!("{} of {limit}", amount.used),
+        None => amount.used.to_string(),
+    };
+    let bytes = |amount: &AmountReport| match amount.limit {
+        Some(limit) => format!("{} of {}", output::bytes(amount.used), output::bytes(limit)),
+        None => output::bytes(amount.used),
+    };
+    let mut any = false;
+    for report in answers.iter().filter_map(|answer| answer.report.as_ref()) {
+        for client in &report.clients {
+            any = true;
+            table.add_row([
+                client.name.clone(),
+                report.name.clone(),
+                count(&client.connections),
+                count(&client.journals),
+                bytes(&client.memory),
+                bytes(&client.pages),
+                bytes(&client.data),
+            ]);
+        }
+    }
+    any.then(|| table.to_string())
 }
 
 /// Returns the table of journals; `None` if no lender has one.

@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use netram_clients::ClientRegistry;
 use netram_shared::limit::{LEASE_DEFAULT, RECENT_BYTES_DEFAULT};
 use netram_shared::server::{ServeConfig, ServingRegion};
 use netram_transport::{MulticastGroup, NetAddress, WaitPolicy};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::clients::told;
 use crate::notify::notify;
 use crate::options::{DurationArg, SecurityArgs, SizeArg, default_address};
 use crate::output;
@@ -27,7 +29,8 @@ const PORT_DEFAULT: u16 = 7440;
 /// region. After its end, also by a crash, nodes go on with the next one if it starts within one
 /// lease; everything acknowledged is there.
 ///
-/// The key is the cluster key, which nodes and lenders have too. Standard output has a line
+/// The key is the cluster key, which nodes and lenders have too; with --clients nodes have keys of
+/// their own, all nodes of a region the same. Standard output has a line
 /// `listening ADDRESS` for each address, then `ready`; logs go to standard error.
 ///
 ///   netram shared serve /var/lib/netram/plan
@@ -43,6 +46,10 @@ pub struct ServeRegion {
     listen: Vec<NetAddress>,
     #[command(flatten)]
     security: SecurityArgs,
+    /// File of named clients, each with keys and rights of its own, in place of the cluster key on the
+    /// links of nodes; made by `netram key add`, and read again on SIGHUP
+    #[arg(long, value_name = "FILE", env = "NETRAM_CLIENTS")]
+    clients: Option<PathBuf>,
     /// How long a node may be silent before others get its locks: 200ms to 10m [default: 2s]
     #[arg(long, value_name = "TIME")]
     lease: Option<DurationArg>,
@@ -72,19 +79,22 @@ impl ServeRegion {
         set_dumpable_behavior(DumpableBehavior::NotDumpable)
             .context("leaving the process out of core dumps")?;
         let security = self.security.security()?;
+        let clients = self.clients.as_deref().map(ClientRegistry::read).transpose()?;
+        let clients = clients.map(Arc::new);
         let listen = match self.listen.is_empty() {
-            true => vec![default_address(&security, PORT_DEFAULT)],
+            true => vec![default_address(&security, self.clients.is_some(), PORT_DEFAULT)],
             false => self.listen,
         };
         let config = ServeConfig {
             lease: self.lease.map_or(LEASE_DEFAULT, |span| span.0),
             wait: self.wait,
             multicast: self.multicast,
+            clients,
             recent_bytes: usize::try_from(self.recent.0)?,
             ..ServeConfig::new(listen, security)
         };
         // Before the first node: a signal in between must not end this without closing the region.
-        let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
+        let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("waiting for signals")?;
         let what = || format!("serving {}", self.region.display());
         let serving = Arc::new(ServingRegion::start(&self.region, config).with_context(what)?);
         for address in serving.addresses() {
@@ -110,8 +120,12 @@ fn until_signalled(serving: &Arc<ServingRegion>, mut signals: Signals) -> Result
                 ended
             })?
     };
-    if signals.forever().next().is_some() {
-        serving.stop();
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            serving.stop();
+            break;
+        }
+        told(serving.reload_clients());
     }
     let ended = waiting.join();
     Ok(ended.map_err(|_| anyhow::anyhow!("waiting for the server panicked"))??)
