@@ -227,7 +227,12 @@ fn greet(
         greeting.session.trust_operator();
     }
     if let Err(over) = visit(shared, link, greeting) {
-        return dismiss_over(shared, link, &over);
+        // A client reads the answer to its first frame; one that came before it would be lost with the link.
+        return match link.receive() {
+            Ok(None) => GreetOutcome::Waits,
+            Ok(Some(_)) => dismiss_over(shared, link, &over),
+            Err(_) => GreetOutcome::Gone,
+        };
     }
     if let Some(ticket) = greeting.question {
         let Some(report) = shared.desk.take(ticket) else {
