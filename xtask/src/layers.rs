@@ -55,7 +55,8 @@ const LAYERS: [(&str, u8); 40] = [
 ];
 
 /// Arrows up or between equals that tests alone may draw: a made-up lender would prove nothing.
-const TEST_ARROWS: [(&str, &str); 3] = [
+const TEST_ARROWS: [(&str, &str); 4] = [
+    ("netram-journal", "netram-clients"),
     ("netram-journal", "netram-lender"),
     ("netram-far", "netram-lender"),
     ("netram-oo7", "netram-store"),

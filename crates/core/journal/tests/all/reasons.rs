@@ -2,8 +2,10 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use netram_clients::{ClientLimits, ClientRegistry, ClientResource, change_file};
 use netram_journal::{Journal, JournalConfig, JournalOpenError, LinkFailure, UncountedReason};
 use netram_lender::{Lender, LenderConfig};
 use netram_proto::port::Durability;
@@ -187,6 +189,34 @@ fn no_slot() {
     let refused = |why: &UncountedReason| matches!(why, UncountedReason::Refused(refused) if refused.reason == RefusalReason::TooManyJournals && refused.limit == 1);
     let why = wait_for_reason(&journal, refused);
     assert!(why.starts_with("no slot: "), "{why}");
+}
+
+/// The file of clients gives the name of this program's key too little; what raises it is said.
+#[test]
+fn over_the_limit_of_its_name() {
+    let place = TestJournal::new();
+    let Security::Key(key) = &place.security else {
+        panic!("the journal has a key")
+    };
+    let file = place.directory.path().join("clients");
+    let write = |limit: u64| {
+        let mut limits = ClientLimits::default();
+        limits.set(ClientResource::Memory, Some(limit));
+        let _ = std::fs::remove_file(&file);
+        change_file(&file, |file| file.add("db", key, &limits)).unwrap();
+    };
+    write(1 << 20);
+    let clients = Arc::new(ClientRegistry::read(&file).unwrap());
+    let lender = lender(&place, "a", |config| config.clients = Some(clients));
+    let journal = alone(&place, |config| config.window_bytes = 4 << 20);
+    let refused = |why: &UncountedReason| matches!(why, UncountedReason::Refused(refused) if refused.reason == RefusalReason::OverClientLimit);
+    let why = wait_for_reason(&journal, refused);
+    assert!(why.contains("may have memory = 1048576 there"), "{why}");
+    commit(&journal, b"the disk has it", Durability::Disk);
+    write(8 << 20);
+    lender.reload_clients().unwrap();
+    journal.wait_for_members(2 * PATIENCE).unwrap();
+    commit(&journal, b"and now the lender", Durability::Remote);
 }
 
 /// A recovery that fails because of a wrong key must name the key.
