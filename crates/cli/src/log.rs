@@ -91,7 +91,7 @@ fn announced() -> io::Result<&'static LogWriter> {
 pub(crate) fn start(args: &LogArgs, quiet: bool) {
     let level = match args.verbose {
         0 if quiet => "error",
-        0 => "warn,netram_lender=info,fuser=off",
+        0 => "warn,netram_lender=info,netram_cli::clients=info,fuser=off",
         1 => "info,fuser=warn",
         2 => "debug",
         _ => "trace",

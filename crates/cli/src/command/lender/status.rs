@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use netram_journal::LinkFailure;
 use netram_lender::StatusReport;
-use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
+use netram_proto::wire::{ClientLimitRefusal, Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::{Link, NetAddress, Security, connect};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
@@ -156,6 +156,13 @@ fn ask_over(mut link: Link, deadline: Instant) -> Result<StatusReport> {
                     bail!(
                         "it belongs to a shared region and is not a lender: ask the region's server with `netram shared status`"
                     )
+                }
+                FrameKind::Refuse
+                    if RefusalReason::from_byte(frame.header.flags)
+                        == Some(RefusalReason::OverClientLimit) =>
+                {
+                    let (resource, limit) = (frame.header.lsn.0, frame.header.stable.0);
+                    bail!("{}", ClientLimitRefusal::from_numbers(resource, limit))
                 }
                 FrameKind::Refuse => bail!("it refused to report"),
                 _ => (),

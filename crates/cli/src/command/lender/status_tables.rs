@@ -93,6 +93,7 @@ fn clients(answers: &[LenderAnswer]) -> Option<String> {
         None => amount.used.to_string(),
     };
     let bytes = |amount: &AmountReport| match amount.limit {
+        Some(0) if amount.used == 0 => "none".to_owned(),
         Some(limit) => format!("{} of {}", output::bytes(amount.used), output::bytes(limit)),
         None => output::bytes(amount.used),
     };
