@@ -308,8 +308,8 @@ impl ConnectionHandler for SessionGreeter {
     }
 }
 
-/// Handles a pending session's first frame, whose session the client pays for. `may_ask`: the answer to a
-/// request for the status.
+/// Handles a pending session's first frame, and the proof before it if there is one. `may_ask`: the answer to
+/// a request for the status. The client pays for the session.
 fn greet(
     link: &mut Link,
     account: &Arc<ClientAccount>,
