@@ -399,8 +399,8 @@ impl Connection {
     }
 }
 
-/// The member's reply to a frame of this owner's session, or the lender's refusal of it. Whoever joins a window
-/// pays for the journal from then on.
+/// The member's reply to a frame of this owner's session, or the lender's refusal of it. Whoever joins a
+/// window pays for the journal from then on.
 fn reply_to(
     frame: &Frame<'_>,
     owner: Option<OwnerId>,

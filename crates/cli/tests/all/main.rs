@@ -19,6 +19,7 @@ mod mount;
 mod mount_volume;
 mod moving;
 mod neighbour;
+mod old_snapshot;
 mod play;
 mod proof;
 mod replica;

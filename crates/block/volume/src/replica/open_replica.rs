@@ -20,7 +20,7 @@ use netram_proto::wire::{ChainPoint as Chain, Frame, FrameKind, RefusalReason};
 
 use super::failure::{ReplicaError, refusal};
 use super::header_file::ReplicaHeaderFile;
-use super::quota::{Quota, usage, note_payer};
+use super::quota::{Quota, note_payer, usage};
 use super::replica_host::{ReplicaHostInner, ReplicaMailbox, lock, refuse, report_of};
 use super::scrub::{ReplicaScrub, ScrubSchedule};
 use super::session::{ReplicaSession, ReplicaSessionEnd};
@@ -281,7 +281,9 @@ impl OpenReplica {
     /// Notes whose client the copy follows from now on.
     pub(super) fn follow_for(&mut self, client: Option<&Arc<ClientAccount>>) {
         self.client = client.cloned();
-        self.client.iter().for_each(|client| note_payer(&self.root, client));
+        self.client
+            .iter()
+            .for_each(|client| note_payer(&self.root, client));
     }
 
     /// Reads new records of the log into stages. Returns the LSN below which they can be read here.

@@ -237,6 +237,19 @@ struct Greeting {
     charges: Vec<Arc<ResourceCharge>>,
 }
 
+impl Greeting {
+    /// Checks the client's right to a session, and counts a node's.
+    fn may_have(&mut self, kind: SessionKind, account: &Arc<ClientAccount>) -> Result<(), OverLimit> {
+        if kind == SessionKind::Status {
+            return account.check(ClientResource::Status);
+        }
+        account.check(ClientResource::Shared)?;
+        self.charges
+            .push(Arc::new(account.take(ClientResource::Sessions, 1)?));
+        Ok(())
+    }
+}
+
 /// Greets clients and hands them to the service.
 struct SessionGreeter {
     config: AcceptorConfig,
@@ -342,16 +355,9 @@ fn greet(
         Ok(_) => Err(RefusalReason::RegionOnly),
         Err(_) => Err(RefusalReason::Malformed),
     };
-    let right = match errand {
-        Ok(SessionKind::Node) => account.check(ClientResource::Shared).and_then(|()| {
-            let session = account.take(ClientResource::Sessions, 1)?;
-            greeting.charges.push(Arc::new(session));
-            Ok(())
-        }),
-        Ok(SessionKind::Status) => account.check(ClientResource::Status),
-        Err(_) => Ok(()),
-    };
-    if let Err(over) = right {
+    if let Ok(kind) = errand
+        && let Err(over) = greeting.may_have(kind, account)
+    {
         return Ok(dismiss_over(link, &over));
     }
     let refusal = match errand {
