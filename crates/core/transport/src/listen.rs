@@ -143,6 +143,8 @@ enum AwaitedMessage {
     Over,
 }
 
+/// A key that the client may have, and whose it is.
+type KeyCandidate = (ClusterKey, Option<Arc<ClientIdentity>>);
 /// A handshake with one of the keys that the client may have.
 type KeyAttempt = (NoiseHandshake, Option<Arc<ClientIdentity>>);
 
@@ -291,11 +293,7 @@ impl PendingHandshake {
     }
 
     /// The keys that the client may have. A client whose key is not on the list is refused at once.
-    fn candidates(
-        &self,
-        ring: &KeyRing,
-        id: u16,
-    ) -> Result<Vec<(ClusterKey, Option<Arc<ClientIdentity>>)>, HandshakeError> {
+    fn candidates(&self, ring: &KeyRing, id: u16) -> Result<Vec<KeyCandidate>, HandshakeError> {
         let found = ring.candidates(id);
         if found.is_empty() {
             self.reply(WIRE_VERSION, MODE_NOISE, preamble::STATUS_WRONG_KEY)?;

@@ -124,6 +124,8 @@ impl fmt::Display for ClientLimitRefusal {
 
 #[cfg(test)]
 mod tests {
+    use alloc::string::ToString;
+
     use super::*;
 
     #[test]
