@@ -313,24 +313,37 @@ impl WorldProfile {
     /// Whether a view of this world's lenders can ever count; only then does a wait for members *and* disk
     /// end.
     pub fn can_count(&self) -> bool {
-        let elsewhere = self.domains.iter().any(|domain| domain != "d0");
-        let members = self.members_possible();
+        self.hostile.is_none() && !self.intruded && self.can_count_with(&|_| true)
+    }
+
+    /// Whether a view of the lenders that are `able` can count.
+    pub fn can_count_with(&self, able: &dyn Fn(usize) -> bool) -> bool {
+        let elsewhere = (0..self.lenders).any(|lender| able(lender) && self.domains[lender] != "d0");
+        let members = self.members_of(able);
         let enough = members >= self.min.max(self.rule.copies(members));
-        self.hostile.is_none() && !self.intruded && (self.one_domain || elsewhere) && enough
+        (self.one_domain || elsewhere) && enough
     }
 
     /// Maximum number of members of a view without faults. With fewer copies than members, fewer are in the
     /// client's domain.
     pub fn members_possible(&self) -> usize {
-        let here = self.domains.iter().filter(|domain| *domain == "d0").count();
+        self.members_of(&|_| true)
+    }
+
+    fn members_of(&self, able: &dyn Fn(usize) -> bool) -> usize {
+        let able = (0..self.lenders).filter(|&lender| able(lender));
+        let here = able
+            .clone()
+            .filter(|&lender| self.domains[lender] == "d0")
+            .count();
         let room = match self.rule {
             CommitRule::All => here,
             rule => here.min(rule.copies(self.lenders) - 1),
         };
         let all = if self.one_domain {
-            self.lenders
+            able.count()
         } else {
-            self.lenders - here + room
+            able.count() - here + room
         };
         all.min(self.wanted)
     }

@@ -1,6 +1,7 @@
 //! Progress that must happen in the end: with all faults healed a journal opens, a commit finishes, and the
 //! view grows back to its wanted size.
 
+use netram_proto::id::Epoch;
 use netram_proto::journal::RecoveryError;
 use netram_proto::time::Nanos;
 
@@ -25,12 +26,16 @@ pub(crate) fn called(world: &mut World) {
     }
 }
 
-/// Fails the run: a program has waited as long as it will. Only a failed disk excuses that.
+/// Fails the run: a program has waited as long as it will. A failed disk excuses that. If only members are
+/// missing, so do lenders that obey another writer, which leave too few (seed 503563).
 pub(crate) fn waited(world: &World, process: usize) {
     let Some(serving) = world.processes.serving(process) else {
         return;
     };
-    if serving.poisoned.is_none() && serving.writer.fenced().is_none() {
+    let writer = &serving.writer;
+    let lacks_members_only = writer.acked().min(writer.stable()) == writer.tail();
+    let excused = lacks_members_only && is_deserted(world, process, writer.epoch());
+    if serving.poisoned.is_none() && writer.fenced().is_none() && !excused {
         fail(
             0,
             format!(
@@ -39,6 +44,17 @@ pub(crate) fn waited(world: &World, process: usize) {
             ),
         );
     }
+}
+
+/// Whether so many lenders obey another writer that the rest cannot be a view that counts.
+fn is_deserted(world: &World, process: usize, epoch: Epoch) -> bool {
+    let profile = &world.kernel.profile;
+    let writer = world.processes[process].writer;
+    let obeys = |lender: usize| {
+        let state = world.lenders[lender].state();
+        state.epoch < epoch || (state.epoch, state.writer) == (epoch, writer)
+    };
+    profile.can_count() && !profile.can_count_with(&obeys)
 }
 
 /// Checks that after healing the view has the wanted size, or all lenders if there are fewer.

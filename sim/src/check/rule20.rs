@@ -2,8 +2,8 @@
 //! than their windows have. A member that makes no progress leaves the view; one whose writer stood still
 //! does not. A lender's word that it was fenced stops no writer unless it can be true.
 
-use netram_proto::id::Epoch;
-use netram_proto::journal::{JournalWriter, LenderRole, Recovery};
+use netram_proto::id::{Epoch, Incarnation};
+use netram_proto::journal::{JournalLenderStatus, JournalWriter, LenderRole, LinkPhase, Recovery};
 use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
 
 use super::violation::fail;
@@ -53,9 +53,14 @@ pub(crate) fn gave_up(world: &World, process: usize, lender: usize) {
     }
 }
 
-/// Whether the lender at address `slot` is in the durable view, or in the one being stored.
-pub(crate) fn is_member(writer: &JournalWriter, slot: usize) -> bool {
-    writer.status().lenders[slot].role == LenderRole::Member
+/// Whether the lender at address `slot`, with the given memory, is in the durable view or in the one being
+/// stored: at this address, or at one that it has left.
+pub(crate) fn is_member(writer: &JournalWriter, slot: usize, memory: Incarnation) -> bool {
+    let lenders = writer.status().lenders;
+    let left = |lender: &JournalLenderStatus| {
+        lender.role == LenderRole::Member && lender.incarnation == memory && lender.link != LinkPhase::Ready
+    };
+    lenders[slot].role == LenderRole::Member || lenders.iter().any(left)
 }
 
 /// Checks a writer after a frame from the lender at address `slot`, before which `before` had fenced it. A

@@ -1,6 +1,7 @@
 //! Events of a process: time passes, links come and go, frames arrive. Each is handed to the machine that
 //! waits for it, and the process then does what the machine wants done.
 
+use netram_proto::id::Incarnation;
 use netram_proto::journal::ServerAck;
 use netram_proto::wire::{Frame, FrameKind};
 
@@ -78,8 +79,9 @@ pub(crate) fn process_gets(world: &mut World, process: usize, slot: usize, packe
         }
         ProcessPhase::Serving(serving) => {
             let before = serving.writer.fenced();
+            let memory = Incarnation(frame.header.sender);
             let is_member =
-                frame.header.kind == FrameKind::Refuse && rule20::is_member(&serving.writer, slot);
+                frame.header.kind == FrameKind::Refuse && rule20::is_member(&serving.writer, slot, memory);
             serving.writer.on_frame(slot, &frame, now);
             rule20::believed_fence(&serving.writer, before, (slot, is_member), &frame.header);
         }

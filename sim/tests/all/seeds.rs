@@ -8,6 +8,10 @@ use netram_sim::scenario::is_files;
 const FROM: u64 = 100_000;
 const WORLDS: u64 = 2500;
 
+/// Worlds in which a lender moved after it was fenced, and one whose writer too few lenders obey. Each broke a
+/// rule once.
+const FOUND: &[u64] = &[503_563, 7_001_367, 7_009_120, 7_014_339, 7_017_445, 7_027_030];
+
 /// Events that a test run must meet. A run in which none of one kind happened has not tested it.
 const EXPECTED: &[&str] = &[
     "records acknowledged",
@@ -203,5 +207,14 @@ fn no_rule_is_broken_and_the_worlds_are_not_idle() {
     }
     for path in EXPECTED {
         assert!(summary.coverage.get(path) > 0, "never happened: {path}");
+    }
+}
+
+#[test]
+fn worlds_that_broke_a_rule_break_none() {
+    for seed in FOUND {
+        if let Err(failure) = run_seed(*seed, FaultSwitch::NONE) {
+            panic!("seed {seed} broke rule {}: {}", failure.rule, failure.what);
+        }
     }
 }

@@ -142,6 +142,8 @@ pub enum PlantedFault {
     FenceBelieved,
     /// (4) No member's word that a newer writer has fenced it ever stops the writer.
     FenceClaimIgnored,
+    /// (4) The word of a lender that moved does not count for the address that it left.
+    MovedClaimIgnored,
     /// (18) An opening claims and fences before it has probed whether it can succeed.
     FenceBeforeProof,
     /// (21) Records are sealed under the journal's own key, whatever salt the epoch has.
@@ -159,7 +161,7 @@ pub enum PlantedFault {
 
 impl PlantedFault {
     /// All faults, in the order of their rules.
-    pub const ALL: [PlantedFault; 72] = [
+    pub const ALL: [PlantedFault; 73] = [
         PlantedFault::AnyInsteadOfRule,
         PlantedFault::StaleAckCounts,
         PlantedFault::MulticastCountsAsHeld,
@@ -226,6 +228,7 @@ impl PlantedFault {
         PlantedFault::StallAllowed,
         PlantedFault::FenceBelieved,
         PlantedFault::FenceClaimIgnored,
+        PlantedFault::MovedClaimIgnored,
         PlantedFault::FenceBeforeProof,
         PlantedFault::SaltIgnored,
         PlantedFault::HoldingsForgotten,

@@ -6,6 +6,8 @@
 //! - A lender outside the view is dismissed: a takeover asks members. Its claim counts only if no lender
 //!   vouches for this epoch, having accepted it without a claim since, and none is about to answer. So an old
 //!   copy of a directory stops whose lenders were away when it was opened.
+//! - A claim is its memory's, not its address's: a lender that moved claims for the member that it was, and no
+//!   longer vouches at the address that it left.
 //! - A takeover needs answers from n - k + 1 of a view's n members, if its rule demands k. While k members
 //!   without a claim are left, it has not succeeded, and they hold everything acknowledged from now on. One
 //!   of them is then among those that it needs.
@@ -15,7 +17,7 @@
 //! and need one member less. It is sent nothing more. A clean view promises a takeover that it needs no
 //! member at all; a claim then counts at once.
 
-use crate::id::{Epoch, Lsn};
+use crate::id::{Epoch, Incarnation, Lsn};
 use crate::planted::PlantedFault;
 use crate::time::{Nanos, Time};
 use crate::wire::{FrameHeader, RefusalReason};
@@ -58,15 +60,35 @@ impl JournalWriter {
         let pause = Nanos(self.config.timing.retry.0 * CLAIM_RETRIES);
         self.lenders[index].refused = Some((claim, now + pause));
         self.claims.seen = self.claims.seen.max(header.epoch);
-        let member = self.in_use(index);
-        if member {
+        if self.in_use(index) {
             self.claims.members = self.claims.members.with(index);
         }
         self.claims.all = self.claims.all.with(index);
         self.claims.vouching = self.claims.vouching.without(index);
+        self.claim_for_left_addresses(index, Incarnation(header.sender));
         self.drop_link(index, now);
         self.lenders[index].link = LinkPhase::Down(now + pause);
         self.weigh_claims(now);
+    }
+
+    /// Counts a claim of lender `index` for the other addresses at which its memory was, unless it answers
+    /// there, too.
+    fn claim_for_left_addresses(&mut self, index: usize, memory: Incarnation) {
+        if self.planted.is(PlantedFault::MovedClaimIgnored) {
+            return;
+        }
+        for other in (0..self.lenders.len()).filter(|&other| other != index) {
+            let lender = &self.lenders[other];
+            if lender.is_ready() && lender.link_incarnation == memory {
+                continue;
+            }
+            if lender.link_incarnation == memory {
+                self.claims.vouching = self.claims.vouching.without(other);
+            }
+            if lender.incarnation == memory && self.in_use(other) {
+                self.claims.members = self.claims.members.with(other);
+            }
+        }
     }
 
     /// Notes that lender `index` accepts our epoch.
@@ -118,10 +140,14 @@ mod tests {
     use crate::wire::{FrameHeader, FrameKind, RefusalReason};
 
     fn claim(bench: &mut Bench, index: usize, epoch: u32) {
+        claim_as(bench, index, index as u64, epoch);
+    }
+
+    fn claim_as(bench: &mut Bench, index: usize, memory: u64, epoch: u32) {
         let refusal = FrameHeader {
             flags: RefusalReason::Fenced as u8,
             epoch: Epoch(epoch),
-            sender: index as u64,
+            sender: memory,
             ..FrameHeader::new(FrameKind::Refuse)
         };
         bench.say(index, refusal, &[]);
@@ -235,5 +261,41 @@ mod tests {
         claim(&mut bench, 1, 9);
         bench.wait(Nanos::from_ms(3000));
         assert_eq!(bench.writer.fenced(), None);
+    }
+
+    /// A lender moved and was fenced. The member at its old address was still believed to follow, and a writer
+    /// whose view could not change never stopped (simulator seeds 7014339 and 7017445).
+    #[test]
+    fn a_member_that_moved_stops_a_writer_from_its_new_address() {
+        let mut bench = Bench::empty(2, 1, CommitRule::All);
+        bench.connect(1, 7);
+        bench.join(1);
+        bench.store_view();
+        claim_as(&mut bench, 0, 7, 5);
+        assert_eq!(bench.writer.fenced(), None, "it answers at its old address");
+        bench.writer.on_lost(1, bench.now);
+        claim_as(&mut bench, 0, 8, 5);
+        assert_eq!(bench.writer.fenced(), None, "another memory is no member");
+        claim_as(&mut bench, 0, 7, 5);
+        assert_eq!(bench.writer.fenced(), Some(Epoch(5)));
+    }
+
+    /// The address that a lender had left vouched for the epoch for ever (simulator seeds 7001367, 7009120 and
+    /// 7027030).
+    #[test]
+    fn no_address_vouches_for_a_memory_that_moved() {
+        let mut bench = Bench::empty(2, 0, CommitRule::All);
+        bench.connect(1, 7);
+        bench.writer.on_lost(1, bench.now);
+        assert!(bench.writer.wants_connection(1, bench.now));
+        bench.writer.on_lost(1, bench.now);
+        claim_as(&mut bench, 0, 8, 5);
+        assert_eq!(
+            bench.writer.fenced(),
+            None,
+            "the lender that accepted may come back"
+        );
+        claim_as(&mut bench, 0, 7, 5);
+        assert_eq!(bench.writer.fenced(), Some(Epoch(5)));
     }
 }
