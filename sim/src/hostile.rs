@@ -13,6 +13,9 @@ pub(crate) fn perhaps_make_up(kernel: &mut SimKernel, lender: usize, asked: &[u8
         return None;
     }
     let frame = Frame::parse(asked).ok()?;
+    if frame.header.kind == FrameKind::Fence && kernel.rng.chance(50) {
+        return Some(play_back(kernel, &frame));
+    }
     if frame.header.kind != FrameKind::Read || kernel.rng.chance(500) {
         return None;
     }
@@ -22,6 +25,18 @@ pub(crate) fn perhaps_make_up(kernel: &mut SimKernel, lender: usize, asked: &[u8
         ..frame.header
     };
     Some(packet_of(&header, &vec![0x5A; FRAME_BODY_BYTES_MAX]))
+}
+
+/// A refusal of a fence that shows the fence itself, with its signature, as the newer writer's.
+fn play_back(kernel: &mut SimKernel, fence: &Frame<'_>) -> Vec<u8> {
+    kernel.hit("fences played back");
+    let header = FrameHeader {
+        kind: FrameKind::Refuse,
+        flags: RefusalReason::Fenced as u8,
+        ..fence.header
+    };
+    let body = [&fence.header.sender.to_le_bytes(), fence.body].concat();
+    packet_of(&header, &body)
 }
 
 /// The answer as it leaves: a lying lender changes it now and then.

@@ -2,9 +2,10 @@
 //! than their windows have. A member that makes no progress leaves the view; one whose writer stood still
 //! does not. A lender's word that it was fenced stops no writer unless it can be true.
 
-use netram_proto::id::{Epoch, Incarnation};
-use netram_proto::journal::{JournalLenderStatus, JournalWriter, LenderRole, LinkPhase, Recovery};
-use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
+use netram_proto::id::{Epoch, Incarnation, WriterId};
+use netram_proto::journal::{JournalLenderStatus, JournalWriter, LenderRole, Recovery};
+use netram_proto::owner::plays_back;
+use netram_proto::wire::{Frame, FrameKind, RefusalReason};
 
 use super::violation::fail;
 use crate::world::World;
@@ -53,29 +54,33 @@ pub(crate) fn gave_up(world: &World, process: usize, lender: usize) {
     }
 }
 
-/// Whether the lender at address `slot`, with the given memory, is in the durable view or in the one being
-/// stored: at this address, or at one that it has left.
+/// Whether the lender at address `slot`, or its memory at an address that it has left, is in the durable view
+/// or in the one being stored.
 pub(crate) fn is_member(writer: &JournalWriter, slot: usize, memory: Incarnation) -> bool {
+    let is_member = |lender: &JournalLenderStatus| lender.role == LenderRole::Member;
     let lenders = writer.status().lenders;
-    let left = |lender: &JournalLenderStatus| {
-        lender.role == LenderRole::Member && lender.incarnation == memory && lender.link != LinkPhase::Ready
-    };
-    lenders[slot].role == LenderRole::Member || lenders.iter().any(left)
+    is_member(&lenders[slot])
+        || lenders
+            .iter()
+            .any(|lender| is_member(lender) && lender.incarnation == memory)
 }
 
 /// Checks a writer after a frame from the lender at address `slot`, before which `before` had fenced it. A
-/// claim that names a lower epoch stops no writer, nor does a lender outside a view that has members.
+/// claim that names a lower epoch or the writer's own fence stops no writer, nor does a lender outside a view
+/// that has members.
 pub(crate) fn believed_fence(
-    writer: &JournalWriter,
+    (writer, id): (&JournalWriter, WriterId),
     before: Option<Epoch>,
     (slot, is_member): (usize, bool),
-    said: &FrameHeader,
+    frame: &Frame<'_>,
 ) {
+    let said = &frame.header;
     let claims = said.kind == FrameKind::Refuse && said.flags == RefusalReason::Fenced as u8;
     if !claims || before.is_some() || writer.fenced().is_none() {
         return;
     }
-    if said.epoch < writer.epoch() || !is_member && !writer.view().is_empty() {
+    let is_lie = said.epoch < writer.epoch() || plays_back(frame, writer.epoch(), id);
+    if is_lie || !is_member && !writer.view().is_empty() {
         fail(
             20,
             format!(

@@ -70,6 +70,7 @@ pub(crate) fn process_gets(world: &mut World, process: usize, slot: usize, packe
     world
         .kernel
         .mark(3, frame.header.kind as u64 ^ frame.header.lsn.0 << 8);
+    let id = world.processes[process].writer;
     match &mut world.processes[process].phase {
         ProcessPhase::Dead => return,
         ProcessPhase::Opening(opening) => {
@@ -83,7 +84,7 @@ pub(crate) fn process_gets(world: &mut World, process: usize, slot: usize, packe
             let is_member =
                 frame.header.kind == FrameKind::Refuse && rule20::is_member(&serving.writer, slot, memory);
             serving.writer.on_frame(slot, &frame, now);
-            rule20::believed_fence(&serving.writer, before, (slot, is_member), &frame.header);
+            rule20::believed_fence((&serving.writer, id), before, (slot, is_member), &frame);
         }
     }
     settle(world, process);

@@ -35,6 +35,7 @@ const EXPECTED: &[&str] = &[
     "writers fenced",
     "appends that waited for the disk",
     "lies told",
+    "fences played back",
     "intruder: visits",
     "intruder: members changed",
     "intruder: fences",

@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 
 use crate::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use crate::limit::{LENDERS_MAX, MEMBERS_MAX};
+use crate::owner::plays_back;
 use crate::planted::{FaultSwitch, PlantedFault};
 use crate::time::{Nanos, Time};
 use crate::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
@@ -312,7 +313,7 @@ impl Recovery {
         if peer.identity == PeerIdentity::Unknown && matches!(kind, FrameKind::Pong | FrameKind::Refuse) {
             return self.on_identity(index, frame);
         }
-        let may_fence = self.may_fence(frame.header.epoch);
+        let may_fence = self.may_fence(frame);
         let peer = &mut self.peers[index];
         match kind {
             FrameKind::Bound => peer.bound = true,
@@ -338,9 +339,11 @@ impl Recovery {
         }
     }
 
-    /// Whether a lender may refuse our epoch for `seen`: a lower one fences nobody, so its lender lies.
-    fn may_fence(&self, seen: Epoch) -> bool {
-        seen >= self.epoch || self.planted.is(PlantedFault::FenceBelieved)
+    /// Whether a lender may refuse our epoch for the one that it names: a lower one fences nobody, nor does our
+    /// own fence, so its lender lies.
+    fn may_fence(&self, claim: &Frame<'_>) -> bool {
+        let is_true = claim.header.epoch >= self.epoch && !plays_back(claim, self.epoch, self.writer);
+        is_true || self.planted.is(PlantedFault::FenceBelieved)
     }
 
     fn on_fenced(&mut self, index: usize, frame: &Frame<'_>) {

@@ -230,3 +230,25 @@ fn a_refusal_tells_what_the_answering_members_hold() {
         .expect_err("no member answered");
     assert!(refusal.to_string().contains("No member can tell"), "{refusal}");
 }
+
+/// Any one lender could refuse every opening: it played back the fence that the opening had signed.
+#[test]
+fn a_lender_that_shows_the_openings_own_fence_fences_nobody() {
+    for (writer, refuses) in [(5u64, false), (6, true)] {
+        let mut recovery = recovery(1, "all");
+        bind(&mut recovery, 0);
+        let header = FrameHeader {
+            flags: RefusalReason::Fenced as u8,
+            epoch: Epoch(2),
+            ..FrameHeader::new(FrameKind::Refuse)
+        };
+        let mut body = [1; 72];
+        body[..8].copy_from_slice(&writer.to_le_bytes());
+        recovery.on_frame(0, &Frame { header, body: &body });
+        let refused = matches!(
+            recovery.verdict(Time(1000)),
+            Some(Err(RecoveryError::Fenced { .. }))
+        );
+        assert_eq!(refused, refuses, "the fence of writer {writer}");
+    }
+}

@@ -37,7 +37,7 @@ impl Recovery {
         let life = Incarnation(frame.header.sender);
         let named = self.members.iter().position(|member| member.incarnation == life);
         let refusal = RefusalReason::from_byte(frame.header.flags);
-        let may_fence = self.may_fence(frame.header.epoch);
+        let may_fence = self.may_fence(frame);
         let peer = &mut self.peers[index];
         if !peer.bound {
             // The lender refused the journal; it may accept it later.

@@ -2,7 +2,8 @@
 //!
 //! A claim is not proven, and a lender may lie. It stops this writer only if a takeover can have succeeded:
 //!
-//! - A fence names an epoch above ours, or ours with another writer. A lender that names a lower one lies.
+//! - A fence names an epoch above ours, or ours with another writer. A lender that names a lower one lies, and
+//!   so does one that shows the signature of our own.
 //! - A lender outside the view is dismissed: a takeover asks members. Its claim counts only if no lender
 //!   vouches for this epoch, having accepted it without a claim since, and none is about to answer. So an old
 //!   copy of a directory stops whose lenders were away when it was opened.
@@ -18,9 +19,10 @@
 //! member at all; a claim then counts at once.
 
 use crate::id::{Epoch, Incarnation, Lsn};
+use crate::owner::plays_back;
 use crate::planted::PlantedFault;
 use crate::time::{Nanos, Time};
-use crate::wire::{FrameHeader, RefusalReason};
+use crate::wire::{Frame, RefusalReason};
 
 use super::lender::LinkPhase;
 use super::status::LenderRefusal;
@@ -44,12 +46,13 @@ pub(super) struct FenceClaims {
 
 impl JournalWriter {
     /// Handles the claim of lender `index` that a newer writer has fenced it.
-    pub(super) fn on_fence_claim(&mut self, index: usize, header: &FrameHeader, now: Time) {
+    pub(super) fn on_fence_claim(&mut self, index: usize, frame: &Frame<'_>, now: Time) {
+        let header = &frame.header;
         if self.planted.is(PlantedFault::FenceBelieved) {
             self.fenced = Some(header.epoch);
             return;
         }
-        if header.epoch < self.epoch {
+        if header.epoch < self.epoch || plays_back(frame, self.epoch, self.writer) {
             return self.misbehaved(index, now);
         }
         let claim = LenderRefusal {
@@ -174,6 +177,25 @@ mod tests {
         claim(&mut bench, 0, 0);
         assert_eq!(bench.writer.fenced(), None);
         assert!(bench.writer.take_disconnects().has(0));
+    }
+
+    /// The lender played back the fence that the writer had signed, and stopped it for good.
+    #[test]
+    fn a_member_that_shows_the_writers_own_fence_lies() {
+        for (writer, stops) in [(9u64, None), (8, Some(Epoch(1)))] {
+            let mut bench = Bench::with_members(2, 2, CommitRule::All);
+            let refusal = FrameHeader {
+                flags: RefusalReason::Fenced as u8,
+                epoch: Epoch(1),
+                sender: 1,
+                ..FrameHeader::new(FrameKind::Refuse)
+            };
+            let mut body = [1; 72];
+            body[..8].copy_from_slice(&writer.to_le_bytes());
+            bench.say(1, refusal, &body);
+            assert_eq!(bench.writer.fenced(), stops);
+            assert!(bench.writer.take_disconnects().has(1));
+        }
     }
 
     #[test]

@@ -276,7 +276,7 @@ impl JournalWriter {
             }
             FrameKind::Bound => self.on_bound(index, frame, now),
             FrameKind::Fenced => self.on_fenced(index, frame, now),
-            FrameKind::Refuse => self.on_refused(index, &frame.header, now),
+            FrameKind::Refuse => self.on_refused(index, frame, now),
             FrameKind::Withdraw => {
                 self.lenders[index].withdrawn = true;
                 self.settle(now);
@@ -436,13 +436,14 @@ impl JournalWriter {
         self.settle(now);
     }
 
-    fn on_refused(&mut self, index: usize, header: &FrameHeader, now: Time) {
+    fn on_refused(&mut self, index: usize, frame: &Frame<'_>, now: Time) {
+        let header = &frame.header;
         let retry = self.config.timing.retry;
         let Some(refusal) = RefusalReason::from_byte(header.flags) else {
             return;
         };
         match refusal {
-            RefusalReason::Fenced => self.on_fence_claim(index, header, now),
+            RefusalReason::Fenced => self.on_fence_claim(index, frame, now),
             RefusalReason::NoRoom
             | RefusalReason::OverQuota
             | RefusalReason::TooManyJournals
