@@ -8,8 +8,8 @@ use netram_sim::scenario::is_files;
 const FROM: u64 = 100_000;
 const WORLDS: u64 = 2500;
 
-/// Worlds in which a lender moved after it was fenced, and one whose writer too few lenders obey. Each broke a
-/// rule once.
+/// Worlds in which a lender moved after it was fenced, and one whose writer too few lenders obey. Each broke
+/// a rule once.
 const FOUND: &[u64] = &[503_563, 7_001_367, 7_009_120, 7_014_339, 7_017_445, 7_027_030];
 
 /// Events that a test run must meet. A run in which none of one kind happened has not tested it.

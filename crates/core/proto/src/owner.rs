@@ -174,8 +174,8 @@ impl FenceClaim {
     }
 }
 
-/// Whether a lender's claim shows the fence that `writer` itself made in `epoch`. No lender refuses a writer for
-/// its own fence: this one plays back the signature that it was sent.
+/// Whether a lender's claim shows the fence that `writer` itself made in `epoch`. No lender refuses a writer
+/// for its own fence: this one plays back the signature that it was sent.
 pub fn plays_back(frame: &Frame<'_>, epoch: Epoch, writer: WriterId) -> bool {
     let claim = FenceClaim::of(frame, JournalId(0));
     claim.is_some_and(|claim| (claim.fence.epoch, claim.fence.writer) == (epoch, writer))

@@ -339,8 +339,8 @@ impl Recovery {
         }
     }
 
-    /// Whether a lender may refuse our epoch for the one that it names: a lower one fences nobody, nor does our
-    /// own fence, so its lender lies.
+    /// Whether a lender may refuse our epoch for the one that it names: a lower one fences nobody, nor does
+    /// our own fence, so its lender lies.
     fn may_fence(&self, claim: &Frame<'_>) -> bool {
         let is_true = claim.header.epoch >= self.epoch && !plays_back(claim, self.epoch, self.writer);
         is_true || self.planted.is(PlantedFault::FenceBelieved)

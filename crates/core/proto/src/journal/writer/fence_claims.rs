@@ -2,13 +2,13 @@
 //!
 //! A claim is not proven, and a lender may lie. It stops this writer only if a takeover can have succeeded:
 //!
-//! - A fence names an epoch above ours, or ours with another writer. A lender that names a lower one lies, and
-//!   so does one that shows the signature of our own.
+//! - A fence names an epoch above ours, or ours with another writer. A lender that names a lower one lies,
+//!   and so does one that shows the signature of our own.
 //! - A lender outside the view is dismissed: a takeover asks members. Its claim counts only if no lender
 //!   vouches for this epoch, having accepted it without a claim since, and none is about to answer. So an old
 //!   copy of a directory stops whose lenders were away when it was opened.
-//! - A claim is its memory's, not its address's: a lender that moved claims for the member that it was, and no
-//!   longer vouches at the address that it left.
+//! - A claim is its memory's, not its address's: a lender that moved claims for the member that it was, and
+//!   no longer vouches at the address that it left.
 //! - A takeover needs answers from n - k + 1 of a view's n members, if its rule demands k. While k members
 //!   without a claim are left, it has not succeeded, and they hold everything acknowledged from now on. One
 //!   of them is then among those that it needs.
@@ -285,8 +285,8 @@ mod tests {
         assert_eq!(bench.writer.fenced(), None);
     }
 
-    /// A lender moved and was fenced. The member at its old address was still believed to follow, and a writer
-    /// whose view could not change never stopped (simulator seeds 7014339 and 7017445).
+    /// A lender moved and was fenced. The member at its old address was still believed to follow, and a
+    /// writer whose view could not change never stopped (simulator seeds 7014339 and 7017445).
     #[test]
     fn a_member_that_moved_stops_a_writer_from_its_new_address() {
         let mut bench = Bench::empty(2, 1, CommitRule::All);
@@ -302,8 +302,8 @@ mod tests {
         assert_eq!(bench.writer.fenced(), Some(Epoch(5)));
     }
 
-    /// The address that a lender had left vouched for the epoch for ever (simulator seeds 7001367, 7009120 and
-    /// 7027030).
+    /// The address that a lender had left vouched for the epoch for ever (simulator seeds 7001367, 7009120
+    /// and 7027030).
     #[test]
     fn no_address_vouches_for_a_memory_that_moved() {
         let mut bench = Bench::empty(2, 0, CommitRule::All);
