@@ -508,13 +508,13 @@ mod tests {
 
     #[test]
     fn every_refusal_reason_survives_encoding() {
-        for byte in 1..=22 {
+        for byte in 1..=23 {
             assert_eq!(
                 RefusalReason::from_byte(byte).map(|refusal| refusal as u8),
                 Some(byte)
             );
         }
         assert_eq!(RefusalReason::from_byte(0), None);
-        assert_eq!(RefusalReason::from_byte(23), None);
+        assert_eq!(RefusalReason::from_byte(24), None);
     }
 }
