@@ -99,10 +99,14 @@ fn a_member_from_an_old_snapshot_gets_from_its_live_client_what_it_lacks() {
     let snapshot = fs::read(lender.store()).unwrap();
     (BEFORE..AFTER).for_each(|number| commit(&journal, number));
     lender.stop(Signal::KILL);
-    let _lender = place.restart(0, lender, &snapshot);
+    let mut lender = place.restart(0, lender, &snapshot);
     commit(&journal, AFTER);
     crashed(&place.path("journal"), &place.path("crashed"));
+    // A client that ended while it reached the lender would tell it so.
+    lender.stop(Signal::KILL);
     drop(journal);
+    let newest = fs::read(lender.store()).unwrap();
+    let _lender = place.restart(0, lender, &newest);
     let again = place.open(&place.path("crashed"), SOON);
     assert_eq!(numbers(&again), (0..=AFTER).collect::<Vec<u8>>());
 }

@@ -122,7 +122,8 @@ impl ServeVolume {
         for signal in signals.forever() {
             match (signal, &files) {
                 (SIGHUP, Some(files)) => reload(&server, files),
-                // Without TLS there is nothing to read again, and a terminal that closes ends this.
+                // Without TLS there is nothing to read again, and a terminal that closes ends no service.
+                (SIGHUP, None) => (),
                 _ => break,
             }
         }
