@@ -18,6 +18,7 @@ use super::kernel::{Event, RegionKernel};
 use super::profile::RegionProfile;
 use crate::disk::{SimDiskHandle, SimFile};
 use crate::lender::packet_of;
+use crate::signatures::owners_packet;
 
 const HEALTHY: &str = "a disk of this world never fails";
 
@@ -246,7 +247,7 @@ impl RegionJournal {
 
     pub(super) fn packet(&self, outgoing: &OutgoingFrame) -> Vec<u8> {
         match outgoing.body {
-            FrameBody::Inline(bytes, length) => packet_of(&outgoing.header, &bytes[..length]),
+            FrameBody::Inline(bytes, length) => owners_packet(self.id, &outgoing.header, &bytes[..length]),
             FrameBody::Log { from, bytes } => packet_of(&outgoing.header, &self.ring_bytes(from, bytes)),
             FrameBody::Channel(_) => unreachable!("nothing is multicast here"),
         }

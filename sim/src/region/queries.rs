@@ -13,8 +13,8 @@ use super::kernel::RegionKernel;
 use super::lenders::RegionLenders;
 use super::net::{ConnectionOwner, RegionNetwork};
 use crate::event::FrameDirection;
-use crate::lender::packet_of;
 use crate::lenders::lender_at;
+use crate::signatures::owners_packet;
 
 /// Waiting time for all members; those needed get [`QUERY_TIMEOUT`].
 pub(super) const ALL_MEMBERS_WAIT: Nanos = Nanos::from_ms(20);
@@ -143,7 +143,7 @@ impl MemberQuery {
             let FrameBody::Inline(bytes, length) = body else {
                 unreachable!("who asks has no ring")
             };
-            let packet = packet_of(&header, &bytes[..length]);
+            let packet = owners_packet(self.journal, &header, &bytes[..length]);
             network.send(kernel, conn, FrameDirection::Up, packet);
         }
     }
