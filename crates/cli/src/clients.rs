@@ -1,4 +1,4 @@
-//! What a server says when it has read its file of clients again.
+//! The log lines of a server that has read its file of clients again.
 
 use netram_clients::{ClientsFileError, RegistryChange};
 

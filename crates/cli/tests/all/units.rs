@@ -204,7 +204,7 @@ impl VolumeOfUser {
         UnitProcess::start(unit, &self.volume(), &self.path("run"), &self.path("log"))
     }
 
-    /// What root is told of the attachment.
+    /// The attachment's status, as root is told it.
     fn attached(&self) -> Value {
         let listed = finish(
             netram()

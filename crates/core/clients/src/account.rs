@@ -1,4 +1,4 @@
-//! What one client has of a server, against its limits.
+//! The account of one client: the amounts that it has of a server, against its limits.
 //!
 //! Threads take and give back without a lock; no append does either.
 

@@ -1,4 +1,4 @@
-//! What the commands that change a file of clients share.
+//! The parts that the commands share which change a file of clients.
 
 use std::fs;
 use std::path::{Path, PathBuf};
