@@ -1,7 +1,5 @@
 //! `netram lender forget`: freeing the memory of a journal that no client will open again.
 
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -14,7 +12,9 @@ use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::journal::ForgetNotice as Forgetting;
 use netram_proto::wire::{ByteReader, Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::{Link, NetAddress, Security};
+use rustix::net::sockopt::socket_peercred;
 
+use super::operator::{OperatorSocket, operator_sockets};
 use super::status;
 use crate::options::{DurationArg, LenderAddresses, SecurityArgs};
 use crate::output;
@@ -30,7 +30,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// that lenders hold of it and the time of the last contact are in `netram lender status`.
 ///
 /// A journal belongs to its client, so only the operator of a lender can do this: without an
-/// address the lenders of this machine are told, if they run as this user or this user is root.
+/// address the lenders of this machine are told that run as this user. Root tells those of root
+/// and of the system's accounts, and with --user those of another user.
 /// A lender on another machine obeys only for journals of releases before journals had owners.
 ///
 /// A lender refuses while a client is connected. Without --force it also refuses if a client
@@ -48,6 +49,9 @@ pub struct ForgetJournal {
     lenders: LenderAddresses,
     #[command(flatten)]
     security: SecurityArgs,
+    /// User whose lenders on this machine are told, by name or number; root only
+    #[arg(long, value_name = "USER", conflicts_with_all = ["flags", "plain"])]
+    user: Option<String>,
     /// Forget it even if it was used recently, or if its newest commits may be lost
     #[arg(long)]
     force: bool,
@@ -64,14 +68,40 @@ struct LenderPart {
     bytes: u64,
 }
 
+/// A lender that is told to forget a journal.
+struct ToldLender {
+    address: NetAddress,
+    security: Security,
+    /// The user who must run it; `None` for an address that was given.
+    run_by: Option<u32>,
+}
+
+impl ToldLender {
+    fn connect(&self, timeout: Duration) -> Result<Link> {
+        let link = status::connect_lender(&self.address, &self.security, timeout)?;
+        if let Some(user) = self.run_by {
+            let peer = socket_peercred(&link).context("asking who answers at the operator's socket")?;
+            if peer.uid.as_raw() != user {
+                bail!(
+                    "the socket belongs to user {user}, and a process of user {} answers at it: it was told nothing",
+                    peer.uid.as_raw()
+                );
+            }
+        }
+        Ok(link)
+    }
+}
+
 impl ForgetJournal {
     pub(super) fn run(self) -> Result<ExitCode> {
         let digits = u128::from_str_radix(&self.journal, 16);
         let journal =
             digits.context("the journal's id is 32 hexadecimal digits; `netram lender status` shows it")?;
         let mut all = true;
-        for (lender, security) in &self.operated()? {
-            match self.at(lender, JournalId(journal), security) {
+        for lender in &self.operated()? {
+            let told = self.at(lender, JournalId(journal));
+            let lender = &lender.address;
+            match told {
                 Ok(said) => output::line(format_args!("{lender}: {said}"))?,
                 Err(error) => {
                     all = false;
@@ -83,44 +113,51 @@ impl ForgetJournal {
     }
 
     /// The lenders to tell: those that are named, or those of this machine by their operator's sockets.
-    fn operated(&self) -> Result<Vec<(NetAddress, Security)>> {
+    fn operated(&self) -> Result<Vec<ToldLender>> {
         let named = self.lenders.given();
         if !named.is_empty() {
             let security = self.security.security()?;
             return Ok(named
                 .into_iter()
-                .map(|lender| (lender, security.clone()))
+                .map(|address| ToldLender {
+                    address,
+                    security: security.clone(),
+                    run_by: None,
+                })
                 .collect());
         }
-        let ours = operator_sockets(Path::new(STORES)).context("looking for lenders of this machine")?;
-        if ours.is_empty() {
+        let sockets = operator_sockets(self.user.as_deref())?;
+        if sockets.is_empty() {
             bail!(
-                "no lender runs on this machine as this user: run this on the lender's machine, as its user or as root. \
-                 A lender with --store elsewhere has the address unix:STORE{OPERATOR_SUFFIX}, with --insecure"
+                "no lender of {} runs on this machine: run this on the lender's machine, as its user, or as root with \
+                 --user. A lender with --store elsewhere has the address unix:STORE{OPERATOR_SUFFIX}, with --insecure",
+                self.user.as_deref().unwrap_or("this user")
             );
         }
-        let operated = ours
-            .into_iter()
-            .map(|path| (NetAddress::Unix(path), Security::Insecure));
-        Ok(operated.collect())
+        let told = sockets.into_iter().map(|OperatorSocket { path, user }| ToldLender {
+            address: NetAddress::Unix(path),
+            security: Security::Insecure,
+            run_by: Some(user),
+        });
+        Ok(told.collect())
     }
 
-    fn at(&self, lender: &NetAddress, journal: JournalId, security: &Security) -> Result<String> {
-        let report = status::ask(lender, security, self.timeout.0)?;
+    fn at(&self, lender: &ToldLender, journal: JournalId) -> Result<String> {
+        let report = status::ask_over(lender.connect(self.timeout.0)?, Instant::now() + self.timeout.0)?;
         let id = journal.to_string();
         let listed = report.journals.iter().find(|one| one.id == id);
-        let Some(kept) = self.look(lender, journal, security)? else {
+        let Some(kept) = self.look(lender, journal)? else {
             return Ok("it does not know this journal".to_owned());
         };
         self.check(listed, &kept)?;
-        let lenders = [lender.to_string()];
+        let lenders = [lender.address.to_string()];
         let fence = (kept.epoch, kept.writer);
         // Unless the operator says that nobody needs its records, it had none a moment ago.
         let had = if self.force { Forgetting::ALL } else { Lsn(0) };
         let mut forgetting = Forgetting::deleted(journal, fence, had, &lenders);
         let deadline = Instant::now() + self.timeout.0;
         loop {
-            let mut link = status::connect_lender(lender, security, self.timeout.0)?;
+            let mut link = lender.connect(self.timeout.0)?;
             forget::talk(
                 &mut forgetting,
                 &JournalOwner::none(journal),
@@ -142,7 +179,7 @@ impl ForgetJournal {
                 "a client of the journal is connected: stop it, or delete its journal with its own command"
             );
         }
-        match self.look(lender, journal, security)? {
+        match self.look(lender, journal)? {
             Some(left) if left.bytes > 0 || left.epoch > kept.epoch => {
                 bail!("a newer client has opened the journal: it is still in use")
             }
@@ -180,14 +217,9 @@ impl ForgetJournal {
     }
 
     /// Asks the lender for its state of the journal, without changing it.
-    fn look(
-        &self,
-        lender: &NetAddress,
-        journal: JournalId,
-        security: &Security,
-    ) -> Result<Option<LenderPart>> {
+    fn look(&self, lender: &ToldLender, journal: JournalId) -> Result<Option<LenderPart>> {
         let deadline = Instant::now() + self.timeout.0;
-        let mut link = status::connect_lender(lender, security, self.timeout.0)?;
+        let mut link = lender.connect(self.timeout.0)?;
         link.send(&[
             &FrameHeader::new(FrameKind::Bind).encode(16),
             &journal.0.to_le_bytes(),
@@ -210,29 +242,6 @@ impl ForgetJournal {
             }))
         })
     }
-}
-
-/// Directory of the stores of lenders.
-const STORES: &str = "/dev/shm";
-
-/// The sockets in `directory` at which this process may operate a lender: its own user's, or all for root.
-fn operator_sockets(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let user = rustix::process::geteuid();
-    let mut sockets = Vec::new();
-    for entry in std::fs::read_dir(directory)? {
-        let (entry, is_socket) = (entry?, |kind: std::fs::FileType| kind.is_socket());
-        let name = entry.file_name();
-        let named = name
-            .to_str()
-            .is_some_and(|name| name.starts_with("netram-") && name.ends_with(OPERATOR_SUFFIX));
-        // Another user's file, or one that is gone meanwhile, is none of ours.
-        let Ok(found) = entry.metadata() else { continue };
-        if named && is_socket(found.file_type()) && (user.is_root() || found.uid() == user.as_raw()) {
-            sockets.push(entry.path());
-        }
-    }
-    sockets.sort();
-    Ok(sockets)
 }
 
 /// Waits for an answer of this kind.

@@ -2,6 +2,7 @@
 
 mod forget;
 mod notify;
+mod operator;
 pub(crate) mod probe;
 mod serve;
 mod serve_settings;

@@ -130,7 +130,7 @@ pub(super) fn ask(address: &NetAddress, security: &Security, timeout: Duration) 
 }
 
 /// Asks for a report over this link.
-fn ask_over(mut link: Link, deadline: Instant) -> Result<StatusReport> {
+pub(super) fn ask_over(mut link: Link, deadline: Instant) -> Result<StatusReport> {
     link.send(&[&FrameHeader::new(FrameKind::Status).encode(0)])?;
     loop {
         link.flush()?;
