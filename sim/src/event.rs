@@ -1,6 +1,7 @@
 //! Events of the world in which a client journals, and the messages that they carry.
 
 use netram_proto::journal::{ServerAck, View};
+use netram_proto::spill::SpillRun;
 use netram_proto::wire::ChainPoint;
 
 /// Direction of a frame.
@@ -66,6 +67,11 @@ pub(crate) enum WorldEvent {
     },
     LenderRoomBack {
         lender: usize,
+    },
+    /// A lender whose process has ended reaches the next step of writing its memory to its disk.
+    SpillStep {
+        lender: usize,
+        run: SpillRun,
     },
     Nemesis,
     /// A program that runs beside the scenario's, a second writer, runs one step.

@@ -10,6 +10,7 @@ use crate::lender::LENDER_BYTES;
 use crate::process::append::on_busy;
 use crate::process::events::{on_node_fenced, on_server_ack, on_server_starts, on_tick, settle};
 use crate::process::serve::{on_flushed, on_view_stored};
+use crate::spilling;
 use crate::world::World;
 
 /// Handles the next event.
@@ -42,6 +43,7 @@ pub(crate) fn step(world: &mut World) {
         WorldEvent::LenderUp { lender } => start_lender(world, lender),
         WorldEvent::LenderStops { lender } => lender_stops(world, lender),
         WorldEvent::LenderRoomBack { lender } => world.lenders[lender].window.limit = LENDER_BYTES,
+        WorldEvent::SpillStep { lender, run } => spilling::step(world, lender, run),
         WorldEvent::Nemesis => on_nemesis(world),
         WorldEvent::Busy { process } => on_busy(world, process),
         WorldEvent::DataConnected { process, session } => on_data_connected(world, process, session),

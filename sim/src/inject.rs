@@ -14,6 +14,7 @@ use crate::lender::{LENDER_BYTES, packet_of};
 use crate::process::close::end_process;
 use crate::process::life::crash;
 use crate::profile::WorldFault;
+use crate::spilling;
 use crate::world::World;
 
 /// Errors with which a system may refuse a call and grant it the next time.
@@ -74,6 +75,7 @@ fn inject_fault(world: &mut World, action: WorldFault) {
             world.kernel.at(delay, WorldEvent::LenderRoomBack { lender });
         }
         WorldFault::WithdrawLender => withdraw(world, lender),
+        WorldFault::SpillLender => spilling::begin(world, lender),
         WorldFault::CrashClient | WorldFault::CutClient => {
             if let Some(process) = client {
                 end_process(world, process, action == WorldFault::CutClient);
@@ -135,6 +137,7 @@ fn is_within_budget(world: &mut World, action: WorldFault) -> bool {
             | WorldFault::LoseLender
             | WorldFault::PowerDomain
             | WorldFault::WithdrawLender
+            | WorldFault::SpillLender
     );
     if world.kernel.profile.within_budget && shrinks {
         // One at a time: a view that shrinks around a member that is already dead has lost more than one.
@@ -255,7 +258,7 @@ fn all_intact(world: &World) -> bool {
 }
 
 pub(crate) fn start_lender(world: &mut World, lender: usize) {
-    if world.lenders[lender].up {
+    if world.lenders[lender].up || world.lenders[lender].is_spilling {
         return;
     }
     if !world.lenders.start(&world.kernel, lender) {
@@ -303,6 +306,9 @@ fn withdraw(world: &mut World, lender: usize) {
 
 pub(crate) fn lender_stops(world: &mut World, lender: usize) {
     if world.lenders[lender].up && world.lenders[lender].withdrawn {
+        if world.kernel.profile.spills {
+            return spilling::begin(world, lender);
+        }
         world.lenders[lender].kill();
         world.network.lender_died(&mut world.kernel, lender);
     }
@@ -317,6 +323,7 @@ pub(crate) fn heal(world: &mut World) {
     for lender in 0..world.lenders.len() {
         world.lenders[lender].paused_until = Time(0);
         world.lenders[lender].crashes_in_append = false;
+        world.lenders[lender].is_spilling = false;
         if core::mem::take(&mut world.lenders[lender].withdrawn) {
             // It lends again; its clients learn of that when they reconnect.
             world.network.break_all(&mut world.kernel, lender);

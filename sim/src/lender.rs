@@ -13,6 +13,7 @@ use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 
 use crate::check::rule02::MemberObserver;
 use crate::intruder;
+use crate::lender_spill::SpillDisk;
 use crate::signatures::is_signed;
 use crate::window_ring::WindowRing;
 
@@ -51,13 +52,25 @@ const PONG: u8 = FrameKind::Pong as u8;
 pub struct SimLender {
     /// Power domain of the machine.
     pub domain: String,
-    /// Incarnation of its memory.
+    /// Incarnation under which the journal's member answers: that of its memory, or of a spilled window in it.
     pub incarnation: Incarnation,
+    /// Incarnation of its memory.
+    pub(crate) store: Incarnation,
+    /// Whether there is a store in memory.
+    pub(crate) has_memory: bool,
+    /// Whether its memory is being written to its disk.
+    pub(crate) is_spilling: bool,
+    /// Whether the store is closed, since a spill of it may exist.
+    pub(crate) closed: bool,
+    /// The incarnation whose spill the memory began with.
+    pub(crate) took_up: Option<Incarnation>,
+    /// Files of spills on the machine's disk.
+    pub(crate) spill: SpillDisk,
     /// Memory of its window.
     pub window: WindowRing,
     /// State that its process saves in shared memory. It outlives the process but not the machine.
-    saved: Option<MemberState>,
-    member: Option<Member>,
+    pub(crate) saved: Option<MemberState>,
+    pub(crate) member: Option<Member>,
     sessions: BTreeMap<usize, LenderSession>,
     /// Connections that listen to a multicast channel: the channel's number in their client's epoch, and
     /// their reassembly.
@@ -93,6 +106,12 @@ impl SimLender {
         SimLender {
             domain,
             incarnation,
+            store: incarnation,
+            has_memory: true,
+            is_spilling: false,
+            closed: false,
+            took_up: None,
+            spill: SpillDisk::default(),
             window: WindowRing::new(LENDER_BYTES),
             saved: None,
             member: None,
@@ -131,9 +150,13 @@ impl SimLender {
         self.crashes_in_append = false;
         self.withdrawn = false;
         self.member = None;
+        self.end_sessions();
+        self.boot += 1;
+    }
+
+    pub(crate) fn end_sessions(&mut self) {
         self.sessions.clear();
         self.listeners.clear();
-        self.boot += 1;
     }
 
     /// Kills the machine with its memory, whose successor has incarnation `next`.
@@ -143,28 +166,10 @@ impl SimLender {
         self.saved = None;
         self.window.release();
         self.incarnation = next;
+        self.store = next;
+        (self.has_memory, self.closed, self.took_up) = (false, false, None);
         self.has_forgotten = false;
         self.observer = MemberObserver::default();
-    }
-
-    /// Starts a process. `false`: the memory does not match the saved state and begins anew as `next`.
-    pub fn start(&mut self, journal: JournalId, next: Incarnation, planted: FaultSwitch) -> bool {
-        self.up = true;
-        let Some(state) = self.saved else { return true };
-        match Member::restore(journal, self.incarnation, state, &self.window) {
-            Some(mut member) => {
-                member.plant(planted);
-                self.saved = Some(*member.state());
-                self.member = Some(member);
-                self.forget_ended_journals();
-                true
-            }
-            None => {
-                self.lose(next);
-                self.up = true;
-                false
-            }
-        }
     }
 
     /// Handles a frame that came over connection `conn`.
@@ -339,6 +344,7 @@ impl SimLender {
             return PacketOutcome::Reply(packet_of(&header, &[]));
         }
         let incarnation = self.incarnation;
+        self.has_memory = true;
         let member = self.member.get_or_insert_with(|| {
             let mut member = Member::new(journal, incarnation);
             member.plant(planted);
@@ -364,6 +370,9 @@ impl SimLender {
             journal.into(),
         );
         self.observer = witness;
+        if self.follow_incarnation(before) && reply.header().kind != FrameKind::LeaveAck {
+            return PacketOutcome::Ended;
+        }
         PacketOutcome::Reply(match reply {
             MemberReply::Frame(header, body, length) => packet_of(&header, &body[..length]),
             MemberReply::Data(header, bytes) => {
@@ -383,12 +392,13 @@ impl SimLender {
 
     /// Forgets a journal that may be forgotten and has no sessions. Its slot is reused at once, as on a
     /// lender with all slots in use.
-    fn forget_ended_journals(&mut self) {
+    pub(crate) fn forget_ended_journals(&mut self) {
         let may = self.member.as_ref().is_some_and(Member::may_be_forgotten);
         if may && !self.remembers && self.sessions.is_empty() {
             self.has_forgotten |= self.state().was_joined();
             self.member = None;
             self.saved = None;
+            self.answer_as_memory();
         }
     }
 }

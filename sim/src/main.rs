@@ -1,5 +1,5 @@
 //! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME]
-//! [--kept|--shared|--regions|--deposits|--files|--parties|--intruded] [--verbose]`: runs seeds, reports, and
+//! [--kept|--shared|--spills|--regions|--deposits|--files|--parties|--intruded] [--verbose]`: runs seeds, reports, and
 //! exits with 1 if a seed broke a rule.
 #![forbid(unsafe_code)]
 
@@ -10,19 +10,20 @@ use netram_proto::planted::{FaultSwitch, PlantedFault};
 use netram_sim::region::REGION_RULES;
 use netram_sim::runner::{SeedFailure, SeedsSummary, run_seeds};
 use netram_sim::scenario::{
-    has_data_lender, is_database, is_deposit, is_files, is_intruded, is_region, is_shared,
+    has_data_lender, has_spills, is_database, is_deposit, is_files, is_intruded, is_region, is_shared,
 };
 
 const USAGE: &str = "\
 netram-sim: runs netram's machines in a simulated world with seeded faults
 
-usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions|--deposits|--files|--parties|--intruded] [--verbose]
+usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--spills|--regions|--deposits|--files|--parties|--intruded] [--verbose]
 
   --seeds N      number of worlds to run
   --from S       seed of the first world (0)
   --threads T    number of threads (1)
   --fault NAME   plant a fault in the machines; the run should then fail (`--fault list` names them)
   --kept         run only the tenth that contains every world with a data lender
+  --spills       run only the worlds whose lenders may write their memory to their disks
   --shared       run only the tenth that contains every world with the journal of a shared region's node
   --regions      run only worlds of nodes that share a region (one in 17)
   --deposits     run only worlds of owners with pages at lenders (one in 26)
@@ -43,15 +44,22 @@ struct Arguments {
     from: u64,
     threads: usize,
     fault: Option<PlantedFault>,
-    replicas: bool,
-    shared: bool,
-    regions: bool,
-    deposits: bool,
-    files: bool,
-    databases: bool,
-    intruded: bool,
+    /// Kinds of world to which the run is limited.
+    kinds: Vec<fn(u64) -> bool>,
     verbose: bool,
 }
+
+/// Flags that limit a run to a kind of world.
+const KINDS: [(&str, fn(u64) -> bool); 8] = [
+    ("--kept", has_data_lender),
+    ("--shared", is_shared),
+    ("--spills", has_spills),
+    ("--regions", is_region),
+    ("--deposits", is_deposit),
+    ("--files", is_files),
+    ("--parties", is_database),
+    ("--intruded", is_intruded),
+];
 
 fn main() -> ExitCode {
     let arguments = match parse(std::env::args().skip(1)) {
@@ -77,15 +85,7 @@ fn main() -> ExitCode {
         arguments.threads,
         planted,
         FAILURES_MAX,
-        &|seed| {
-            (!arguments.replicas || has_data_lender(seed))
-                && (!arguments.shared || is_shared(seed))
-                && (!arguments.regions || is_region(seed))
-                && (!arguments.deposits || is_deposit(seed))
-                && (!arguments.files || is_files(seed))
-                && (!arguments.databases || is_database(seed))
-                && (!arguments.intruded || is_intruded(seed))
-        },
+        &|seed| arguments.kinds.iter().all(|is_kind| is_kind(seed)),
         &progress,
     );
     report(&summary, &arguments);
@@ -152,13 +152,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         from: 0,
         threads: 1,
         fault: None,
-        replicas: false,
-        shared: false,
-        regions: false,
-        deposits: false,
-        files: false,
-        databases: false,
-        intruded: false,
+        kinds: Vec::new(),
         verbose: false,
     };
     while let Some(word) = words.next() {
@@ -166,32 +160,8 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             arguments.verbose = true;
             continue;
         }
-        if word == "--kept" {
-            arguments.replicas = true;
-            continue;
-        }
-        if word == "--shared" {
-            arguments.shared = true;
-            continue;
-        }
-        if word == "--deposits" {
-            arguments.deposits = true;
-            continue;
-        }
-        if word == "--files" {
-            arguments.files = true;
-            continue;
-        }
-        if word == "--intruded" {
-            arguments.intruded = true;
-            continue;
-        }
-        if word == "--parties" {
-            arguments.databases = true;
-            continue;
-        }
-        if word == "--regions" {
-            arguments.regions = true;
+        if let Some((_, is_kind)) = KINDS.iter().find(|(flag, _)| *flag == word) {
+            arguments.kinds.push(*is_kind);
             continue;
         }
         let value = words.next().ok_or_else(|| String::from(USAGE))?;

@@ -64,6 +64,8 @@ pub enum WorldFault {
     MoveLender,
     /// A client with the cluster's key means harm.
     Intrude,
+    /// A lender stops at once and writes its memory to its disk.
+    SpillLender,
 }
 
 /// Faults that are drawn for any world.
@@ -143,6 +145,8 @@ pub struct WorldProfile {
     pub hostile: Option<usize>,
     /// Whether a client with the cluster's key means harm.
     pub intruded: bool,
+    /// Whether lenders that stop write their memory to their disks.
+    pub spills: bool,
     /// Index of the lender that each address of the settings leads to at first; `None` if there is none yet.
     pub address_lenders: Vec<Option<usize>>,
 }
@@ -157,22 +161,7 @@ impl WorldProfile {
             2 => CommitRule::Any,
             _ => CommitRule::AtLeast(rng.between(1, wanted as u64) as u8),
         };
-        let bulk = rng.chance(40);
-        let window = if bulk {
-            256 * 1024
-        } else {
-            rng.pick(&[16 * 1024, 16 * 1024, 32 * 1024])
-        };
-        let capacity = if bulk {
-            512 * 1024
-        } else {
-            rng.pick(&[16 * 1024, 32 * 1024, 64 * 1024])
-        };
-        let payload_max = if bulk {
-            100 * 1024
-        } else {
-            rng.pick(&[24, 200, 1200, 5000])
-        };
+        let (window, capacity, payload_max) = draw_sizes(rng);
         let links = if rng.chance(350) {
             LinkKind::Datagram
         } else {
@@ -216,6 +205,7 @@ impl WorldProfile {
             within_budget: rng.chance(500),
             hostile: None,
             intruded: false,
+            spills: false,
             address_lenders: (0..lenders).map(Some).collect(),
         }
     }
@@ -238,6 +228,25 @@ impl WorldProfile {
         self.within_budget = false;
         let more = self.faults.len().max(2);
         self.faults.extend(vec![WorldFault::Intrude; more]);
+    }
+
+    /// Makes lenders write their memory to their disks when they stop.
+    pub fn spilling(&mut self, rng: &mut Rng) {
+        self.spills = true;
+        // Old copies and losses without notice matter only beyond the budget.
+        self.within_budget = rng.chance(300);
+        self.fault_interval = Nanos::from_ms(rng.pick(&[100, 300]));
+        self.faults.truncate(rng.index(4));
+        self.faults.extend([
+            WorldFault::SpillLender,
+            WorldFault::SpillLender,
+            WorldFault::SpillLender,
+            WorldFault::WithdrawLender,
+            WorldFault::LoseLender,
+            WorldFault::LoseLender,
+            WorldFault::CrashClient,
+            WorldFault::CutClient,
+        ]);
     }
 
     /// Removes all faults but those of the scenario. Lenders are near, and their links whole.
@@ -347,6 +356,16 @@ impl WorldProfile {
         };
         all.min(self.wanted)
     }
+}
+
+/// Draws the bytes of a window, of the log's data area, and of the largest payload.
+fn draw_sizes(rng: &mut Rng) -> (u64, u64, usize) {
+    if rng.chance(40) {
+        return (256 * 1024, 512 * 1024, 100 * 1024);
+    }
+    let window = rng.pick(&[16 * 1024, 16 * 1024, 32 * 1024]);
+    let capacity = rng.pick(&[16 * 1024, 32 * 1024, 64 * 1024]);
+    (window, capacity, rng.pick(&[24, 200, 1200, 5000]))
 }
 
 fn draw_faults(rng: &mut Rng) -> Vec<WorldFault> {

@@ -71,6 +71,8 @@ pub struct LenderConfig {
     /// Whether windows that clients may still need are discarded when the store cannot be restored or is
     /// given back.
     pub discard_windows: bool,
+    /// Directory on a disk in which windows are kept while the machine is off.
+    pub spill: Option<PathBuf>,
 }
 
 /// When the machine counts as short of memory, so that deposits are asked to give some back.
@@ -177,6 +179,7 @@ impl Default for LenderConfig {
             limits: ClientLimits::default(),
             allow_disk: false,
             discard_windows: false,
+            spill: None,
         }
     }
 }
@@ -313,6 +316,7 @@ impl LenderConfig {
             huge_pages: self.huge_pages,
             discard_windows: self.discard_windows,
             allow_disk: self.allow_disk,
+            spill: self.spill.clone().map(|directory| (directory, self.name.clone())),
         }
     }
 }

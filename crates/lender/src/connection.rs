@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use netram_clients::ClientAccount;
-use netram_proto::id::Lsn;
+use netram_proto::id::{Incarnation, Lsn};
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
 use netram_proto::member::{MemberReply, Window};
 use netram_proto::multicast::{ChannelInvite, Reassembly};
@@ -60,6 +60,9 @@ pub(crate) struct Connection {
     owner: Option<OwnerId>,
     visit: ClientVisit,
     pub(crate) index: JournalIndex,
+    /// The incarnation that the client was told. When the journal's member goes on under another, it must
+    /// bind anew.
+    incarnation: Incarnation,
     /// An acknowledgement that is held back, since the next one may include it.
     ack: Option<FrameHeader>,
     /// Reassembly of multicast appends; `None` if this session listens to no channel.
@@ -82,7 +85,7 @@ impl Connection {
         link: Link,
         greeting: Greeting,
         visit: ClientVisit,
-        place: JournalIndex,
+        (place, incarnation): (JournalIndex, Incarnation),
         permit: ConnectionPermit,
         now: Instant,
     ) -> Connection {
@@ -92,6 +95,7 @@ impl Connection {
             owner: greeting.owner,
             visit,
             index: place,
+            incarnation,
             ack: None,
             reassembly: None,
             channel_request: None,
@@ -171,17 +175,13 @@ impl Connection {
             tally.frames += 1;
             let (mut last, mut is_append) = (false, false);
             let reply = match judge(&mut self.session, packet) {
-                // No more reports are built.
-                Ok(PacketRequest::Status) if turn.shared.stopping() => {
-                    MemberReply::bare(turn.shared.refusal(RefusalReason::Stopping))
-                }
-                Ok(PacketRequest::Status) => match self.visit.account.check(ClientResource::Status) {
-                    Ok(()) => {
-                        self.question = Some(turn.shared.desk.ask(turn.shard));
-                        break;
-                    }
-                    Err(over) => MemberReply::bare(turn.shared.over_limit(&over)),
+                Ok(PacketRequest::Status) => match self.ask_for_status(turn) {
+                    Some(refusal) => MemberReply::bare(refusal),
+                    None => break,
                 },
+                Ok(PacketRequest::Member(_)) if self.incarnation != journal.incarnation() => {
+                    return Err(SessionEnd::Outlived);
+                }
                 Ok(PacketRequest::ChannelInvite(number, tune)) => {
                     self.channel_request = Some((number, tune));
                     break;
@@ -215,12 +215,30 @@ impl Connection {
             if is_append && reply.header().kind == FrameKind::Refuse {
                 last = tally.on_side_work();
             }
+            if self.incarnation != journal.incarnation() && reply.header().kind != FrameKind::LeaveAck {
+                return Err(SessionEnd::Outlived);
+            }
             self.answer(reply, journal, turn)?;
             if last || !self.outbox.link.has_buffered() {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Notes the peer's question for the status, or refuses it.
+    fn ask_for_status(&mut self, turn: &TurnContext<'_>) -> Option<FrameHeader> {
+        if turn.shared.stopping() {
+            // No more reports are built.
+            return Some(turn.shared.refusal(RefusalReason::Stopping));
+        }
+        match self.visit.account.check(ClientResource::Status) {
+            Ok(()) => {
+                self.question = Some(turn.shared.desk.ask(turn.shard));
+                None
+            }
+            Err(over) => Some(turn.shared.over_limit(&over)),
+        }
     }
 
     /// Makes the session listen to a channel from now on.

@@ -8,6 +8,7 @@ use netram_proto::id::JournalId;
 use netram_transport::ListenError;
 
 use crate::limit::WINDOWS_NAMED;
+use crate::spill::SpillError;
 
 /// Journals whose windows hold bytes, with the number of bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,6 +113,9 @@ pub enum WindowStoreError {
         /// The store's format version.
         version: u32,
     },
+    /// What is kept on the disk for this lender cannot be used.
+    #[error(transparent)]
+    Spill(#[from] SpillError),
     /// The limit on locked memory is too low. Raise it, or do not lock.
     #[error("cannot lock {asked} bytes of memory: {source}; raise `ulimit -l` or do without locking")]
     Lock {

@@ -3,7 +3,7 @@
 use netram_proto::wire::crc32c;
 
 use crate::slot::{SlotState, StoredSignature, decode, encode};
-use crate::superblock::{BYTES, StoreGeometry, StoreSuperblock};
+use crate::superblock::{BYTES, StoreGeometry, StoreSuperblock, superblock_bytes};
 
 const COPY_BYTES: usize = 128;
 
@@ -44,8 +44,9 @@ pub fn superblock(bytes: &[u8]) {
         *into = *byte;
     }
     if mend & 1 != 0 {
-        let crc = crc32c(&block[..BYTES - 4]);
-        block[BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        let length = superblock_bytes(&block);
+        let crc = crc32c(&block[..length - 4]);
+        block[length - 4..length].copy_from_slice(&crc.to_le_bytes());
     }
     if let Some(found) = StoreSuperblock::decode(&block) {
         assert_eq!(StoreSuperblock::decode(&found.encode()), Some(found));
@@ -63,6 +64,14 @@ pub fn superblock_seeds() -> Vec<Vec<u8>> {
             chunk_bytes: 8192,
             chunks: 9,
         },
+        closed: false,
+        took_up: None,
     };
-    vec![[&[1], &block.encode()[..]].concat()]
+    let closed = StoreSuperblock {
+        closed: true,
+        took_up: Some(netram_proto::id::Incarnation(9)),
+        ..block
+    };
+    let seed = |block: StoreSuperblock| [&[1], &block.encode()[..]].concat();
+    vec![seed(block), seed(closed)]
 }

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use netram_clients::{ClientAccount, OverLimit};
-use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
-use netram_proto::member::{Member, MemberReply, Window};
+use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
+use netram_proto::member::{Member, MemberReply, MemberState, Window};
 use netram_proto::multicast::{Reassembly, ReassemblyVerdict};
 use netram_proto::session::side_work::SideWork;
 use netram_proto::time::{Nanos, Time};
@@ -38,6 +38,11 @@ impl MemberJournal {
     pub(crate) fn holds_bytes(&self) -> bool {
         let state = self.member.state();
         state.joined && state.trim < state.held
+    }
+
+    /// The incarnation under which the member answers.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.member.incarnation()
     }
 
     /// The fence that the journal obeys.
@@ -136,10 +141,9 @@ impl MemberJournal {
         if (after.epoch, after.writer) != (before.epoch, before.writer) {
             tracing::debug!(journal = %self.id, epoch = %after.epoch, writer = %after.writer, "fenced by a new writer");
         }
-        if after.joined && (after.window_epoch, after.generation) != (before.window_epoch, before.generation)
-        {
-            let window_bytes = self.memory.capacity();
-            tracing::debug!(journal = %self.id, window_bytes, from = %after.trim, "joined");
+        let join_of = |state: &MemberState| (state.window_epoch, state.generation);
+        if after.joined && join_of(after) != join_of(&before) {
+            tracing::debug!(journal = %self.id, window_bytes = self.memory.capacity(), from = %after.trim, "joined");
         }
         if after.ended && !before.ended {
             tracing::debug!(journal = %self.id, "over");
@@ -486,9 +490,9 @@ mod tests {
     /// A writer with an epoch below the last fence asks to fence.
     fn old_writer_fences(journals: &mut ShardJournals, id: JournalId) -> MemberReply {
         let place = journals.bind(id, &one_client()).unwrap();
-        let mut seal = frame(FrameKind::Fence, ChainPoint::default(), Lsn(0), &[]);
-        seal.header.sender += 1;
-        let reply = journals.at(place).handle(&seal);
+        let mut fence = frame(FrameKind::Fence, ChainPoint::default(), Lsn(0), &[]);
+        fence.header.sender += 1;
+        let reply = journals.at(place).handle(&fence);
         journals.unbind(place);
         reply
     }
@@ -543,10 +547,7 @@ mod tests {
         for id in 100..200 {
             visit(&mut journals, JournalId(id), Flag::ENDED).unwrap();
         }
-        assert!(
-            refused(old_writer_fences(&mut journals, JournalId(8))),
-            "remembered"
-        );
+        assert!(refused(old_writer_fences(&mut journals, JournalId(8))), "known");
         for id in 200..300 {
             visit(&mut journals, JournalId(id), Flag::CLOSED_CLEAN).unwrap();
         }

@@ -20,6 +20,7 @@ use crate::journal::ShardJournals;
 use crate::report::StatusReport;
 use crate::report_desk::ReportDesk;
 use crate::shard::Shard;
+use crate::spill::SpillError;
 use crate::state::{DaemonState, ThreadEndGuard};
 use crate::store::{RestoredMember, StoreOrigin, WindowStore};
 
@@ -176,11 +177,50 @@ impl Lender {
         self.wait()
     }
 
+    /// Stops like [`stop`](Self::stop) and then writes the windows that are left to the directory for spills, if
+    /// there is one. The next start takes them up from there or from memory.
+    ///
+    /// # Errors
+    /// The windows could not be written. They are in memory only.
+    pub fn stop_and_spill(&self, grace: Duration) -> Result<StopReport, SpillError> {
+        let stopped = self.stop(grace);
+        self.spill()?;
+        Ok(stopped)
+    }
+
+    /// Writes what clients may still need to the disk. Returns whether it is all there.
+    fn spill(&self) -> Result<bool, SpillError> {
+        let store = &self.shared.store;
+        let failed = |source| SpillError::failed(store.path(), "read")(source);
+        if self.shared.config.spill.is_none() {
+            return Ok(false);
+        }
+        if store.windows().map_err(failed)? == 0 {
+            tracing::info!("no client has a window here: there is nothing to write to the disk");
+            store.drop_spill()?;
+            store.give_spill_room_back();
+            return Ok(true);
+        }
+        if let Some(spilled) = store.spill()? {
+            tracing::info!(
+                windows = spilled.windows, bytes = spilled.bytes, took_ms = spilled.took.as_millis() as u64,
+                path = %spilled.path.display(), "the windows are on the disk"
+            );
+        }
+        Ok(true)
+    }
+
     /// Stops like [`stop`](Self::stop) and releases the memory to the machine. It is kept if a window has
     /// bytes that a client may still need (rule 23) and the settings do not allow discarding them.
     pub fn stop_and_give_back(&self, grace: Duration) -> StopReport {
         let stopped = self.stop(grace);
-        if stopped.windows_left > 0 && !self.shared.config.discard_windows {
+        let discards = self.shared.config.discard_windows;
+        let is_on_disk = !discards
+            && self.spill().unwrap_or_else(|error| {
+                tracing::error!(%error, "the windows could not be written to the disk");
+                false
+            });
+        if stopped.windows_left > 0 && !is_on_disk && !discards {
             tracing::warn!(
                 windows_left = stopped.windows_left,
                 store = %self.shared.store.path().display(),
@@ -299,7 +339,13 @@ fn announce(shared: &DaemonState, kept: &[RestoredMember]) {
         store = %store.path().display(), incarnation = %store.incarnation(), origin = ?store.origin(),
         journals = kept.len(), shards = shared.counters.len(), wait = %shared.config.wait, "lending"
     );
-    if !matches!(store.origin(), StoreOrigin::Restored | StoreOrigin::New) {
+    if matches!(store.origin(), StoreOrigin::Loaded | StoreOrigin::Reopened) {
+        tracing::info!(
+            windows = store.spilled_windows(),
+            "windows from before the last stop are here to be read; clients join anew"
+        );
+    }
+    if !store.origin().keeps_windows() && store.origin() != StoreOrigin::New {
         tracing::warn!(
             reason = ?store.origin(),
             "the store of an earlier process could not be restored; starting empty with a new incarnation"

@@ -22,9 +22,10 @@
 //! | `data` | the interface to a service that keeps replicas of volumes on this machine's disk |
 //! | [`report`], `report_desk` | the status, and the thread that builds it |
 //! | `lender`, `state` | starting and stopping |
+//! | `spill` | windows on a disk while the machine is off |
 //! | [`limit`] | all limits |
 //!
-//! *Not here*: memory does not survive a loss of power. Windows are lent until the lender stops, however
+//! *Not here*: memory that was not written to a disk does not survive a loss of power. Windows are lent until the lender stops, however
 //! short of memory its machine is; deposits are not (`deposit/pressure.rs`).
 #![deny(unsafe_code)]
 
@@ -48,6 +49,7 @@ mod report_desk;
 mod shard;
 mod slot;
 mod slots;
+mod spill;
 mod state;
 mod stats;
 mod store;
@@ -66,4 +68,5 @@ pub use report::{
     AmountReport, ClientReport, CopiesReport, DepositReport, JournalReport, ReplicaReport, ScrubReport,
     StatusReport,
 };
+pub use spill::{SpillError, SpillReport};
 pub use store::{RestoredMember, StoreConfig, StoreOrigin, WindowStore};

@@ -48,6 +48,8 @@ pub const LINK_BYTES: u64 = (SEND_BUFFER_BYTES + RECEIVE_BUFFER_BYTES + 8 * 1024
 pub const UNBACKED_BYTES_PER_TURN: u64 = 32 << 20;
 /// Interval at which the machine's memory is checked. It reads two small files: 50 µs.
 pub const PRESSURE_LOOK: Duration = Duration::from_millis(500);
+/// Interval at which a lender that began with a spill looks whether its file is still needed.
+pub const SPILL_LOOK: Duration = Duration::from_secs(1);
 /// By default `netram lender serve` leaves one part in this many of the machine's memory available.
 pub const KEEP_FREE_PART: u64 = 20;
 /// Default maximum share of time for which programs may wait for memory, in hundredths of a percent.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use netram_clients::{ClientAccount, OverLimit, ResourceCharge};
-use netram_proto::id::{JournalId, Lsn};
+use netram_proto::id::{Incarnation, JournalId, Lsn};
 use netram_proto::member::{MemberState, ReserveError, Window};
 use netram_proto::wire::{ClientResource, RefusalReason};
 
@@ -137,6 +137,9 @@ impl JournalMemory {
         }
         assert_eq!(state.joined, !self.chunks.is_empty(), "a window has chunks");
         self.saved.member = *state;
+        if !state.spilled {
+            self.saved.incarnation = Incarnation(0);
+        }
         self.saved.window_bytes = self.bytes;
         self.saved.chunks = self.chunks.len() as u32;
         self.saved.list_crc = self.list_crc;
@@ -232,6 +235,9 @@ impl Window for JournalMemory {
         // The slot releases the chunks before the store gets them, so that two slots never claim one chunk.
         if self.saved.member.joined {
             self.saved.member.joined = false;
+            if self.saved.member.spilled {
+                self.store.release_spilled();
+            }
             self.saved.chunks = 0;
             self.saved.window_bytes = 0;
             self.slot.save(&self.saved);

@@ -36,6 +36,8 @@ pub(crate) enum SessionEnd {
     Idle,
     /// The peer did not read its answers.
     SlowReader,
+    /// The spilled window to which the session was bound has given way to memory of another incarnation.
+    Outlived,
     /// The lender is stopping.
     Stopping,
 }

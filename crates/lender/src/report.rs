@@ -163,6 +163,9 @@ pub struct JournalReport {
     pub window_bytes: u64,
     /// Bytes held.
     pub used_bytes: u64,
+    /// Whether the window was written to a disk while the machine was off: it waits to be read by recovery.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spilled: bool,
     /// Milliseconds since this process received the last append, if there was one.
     pub last_append_age_ms: Option<u64>,
     /// Seconds since a client of the journal was connected; `None` if unknown.
@@ -393,6 +396,7 @@ mod tests {
         let journal = |index: u64| JournalReport {
             id: format!("{index:032x}"),
             state: None,
+            spilled: true,
             earlier: EarlierFields::default(),
             client: "c".repeat(32),
             window_bytes: u64::MAX,

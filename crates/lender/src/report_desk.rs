@@ -7,9 +7,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::limit::REPORT_INTERVAL;
+use crate::limit::{REPORT_INTERVAL, SPILL_LOOK};
 use crate::state::DaemonState;
 
 /// A question for the lender's status: the number of the first report that answers it.
@@ -60,10 +60,18 @@ impl ReportDesk {
         self.asked.notify_one();
     }
 
-    /// Builds reports until the lender stops.
+    /// Builds reports until the lender stops. Also removes a spill once no client needs it: no other thread
+    /// may wait for a disk.
     pub(crate) fn run(shared: &DaemonState) {
         let desk = &shared.desk;
-        while desk.await_question() {
+        let mut look = shared.store.has_spill().then_some(SPILL_LOOK);
+        while desk.await_event(look) {
+            if look.is_some() && drop_spill(shared) {
+                look = None;
+            }
+            if !desk.begin() {
+                continue;
+            }
             let began = Instant::now();
             desk.finish(shared);
             if !desk.rest_until(began + REPORT_INTERVAL) {
@@ -85,19 +93,33 @@ impl ReportDesk {
     /// Builds one report.
     #[cfg(test)]
     pub(crate) fn build(&self, shared: &DaemonState) {
-        assert!(self.await_question());
+        assert!(self.await_event(None) && self.begin());
         self.finish(shared);
     }
 
-    /// Waits for a question, and begins its report. `false`: the lender is stopping.
-    fn await_question(&self) -> bool {
+    /// Waits for a question, for `most` at most. `false`: the lender is stopping.
+    fn await_event(&self, most: Option<Duration>) -> bool {
         let idle = |questions: &mut Questions| !questions.stopping && questions.wanted <= questions.begun;
-        let mut questions = self
-            .asked
-            .wait_while(self.lock(), idle)
-            .unwrap_or_else(PoisonError::into_inner);
-        questions.begun += 1;
-        !questions.stopping
+        let questions = self.lock();
+        let questions = match most {
+            None => self.asked.wait_while(questions, idle),
+            Some(most) => {
+                let waited = self.asked.wait_timeout_while(questions, most, idle);
+                waited.map(|(questions, _)| questions).map_err(|poisoned| {
+                    let (questions, _) = poisoned.into_inner();
+                    PoisonError::new(questions)
+                })
+            }
+        };
+        !questions.unwrap_or_else(PoisonError::into_inner).stopping
+    }
+
+    /// Begins a report, if one is wanted.
+    fn begin(&self) -> bool {
+        let mut questions = self.lock();
+        let is_wanted = questions.wanted > questions.begun;
+        questions.begun += u64::from(is_wanted);
+        is_wanted
     }
 
     /// Makes the report that was begun last the newest one. Returns the wakers of those who may wait for it.
@@ -130,6 +152,18 @@ impl ReportDesk {
     }
 }
 
+/// Removes the spill if none of its windows is needed any more. Returns whether it is gone.
+fn drop_spill(shared: &DaemonState) -> bool {
+    if shared.store.spilled_windows() > 0 {
+        return false;
+    }
+    match shared.store.drop_spill() {
+        Ok(()) => tracing::info!("every window of the spill has been read or released: the file was removed"),
+        Err(error) => tracing::warn!(%error, "the spill is not needed any more, and stays"),
+    }
+    true
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,7 +173,7 @@ mod tests {
         let desk = ReportDesk::default();
         let first = desk.ask(3);
         assert!(desk.take(first).is_none());
-        assert!(desk.await_question());
+        assert!(desk.await_event(None) && desk.begin());
         let late = desk.ask(4);
         assert_eq!(desk.publish(Arc::from(&b"one"[..])), [3, 4]);
         assert_eq!(desk.take(first).as_deref(), Some(&b"one"[..]));
@@ -147,7 +181,7 @@ mod tests {
             desk.take(late).is_none(),
             "it was asked while the first was built"
         );
-        assert!(desk.await_question());
+        assert!(desk.await_event(None) && desk.begin());
         assert_eq!(
             desk.publish(Arc::from(&b"two"[..])),
             [3, 4],
@@ -161,10 +195,10 @@ mod tests {
     fn any_number_of_questions_costs_one_report() {
         let desk = ReportDesk::default();
         let tickets: Vec<ReportTicket> = (0..1000).map(|_| desk.ask(0)).collect();
-        assert!(desk.await_question());
+        assert!(desk.await_event(None) && desk.begin());
         assert_eq!(desk.publish(Arc::from(&b"all"[..])), [0]);
         assert!(tickets.iter().all(|ticket| desk.take(*ticket).is_some()));
         desk.stop();
-        assert!(!desk.await_question(), "none is wanted");
+        assert!(!desk.await_event(None), "none is wanted");
     }
 }

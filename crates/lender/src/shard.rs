@@ -241,9 +241,10 @@ impl Shard {
             self.connections.len() - 1
         });
         let added = self.poller.add(&link, index as u64, Interest::Read);
-        let mut connection = Connection::new(link, greeting, visit, place, permit, self.now);
+        let incarnation = self.journals.at(place).incarnation();
+        let mut connection = Connection::new(link, greeting, visit, (place, incarnation), permit, self.now);
         let mut header = FrameHeader::new(FrameKind::Bound);
-        header.sender = self.shared.incarnation().0;
+        header.sender = incarnation.0;
         let said = connection.say(header, self.shared.config.domain.as_bytes(), self.now);
         self.connections[index] = Some(connection);
         match (added, said) {
@@ -446,6 +447,7 @@ impl Shard {
         match ending {
             SessionEnd::Link(netram_transport::LinkError::Closed)
             | SessionEnd::Stopping
+            | SessionEnd::Outlived
             | SessionEnd::Replaced => {
                 tracing::debug!(%journal, peer, "client left");
             }

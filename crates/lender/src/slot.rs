@@ -17,7 +17,8 @@
 //!  80  | chunks                | CRC32C of their numbers|
 //!  88  |joined|ended|closed|signed| CRC32C of signature |
 //!  96  | machine uptime at last contact, s; 0: unknown|
-//! 104  | zeros                                          |
+//! 104  | incarnation that joined a spilled window; 0: none|
+//! 112  | zeros                                          |
 //! 120  | zeros                 | CRC32C of bytes 0-123  |
 //!      +-----+-----+-----+-----+-----+-----+-----+-----+
 //! 128    the other copy
@@ -34,7 +35,7 @@
 //! are all that depends on it.
 
 use netram_clients::file::NAME_BYTES_MAX;
-use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
+use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use netram_proto::member::MemberState;
 use netram_proto::owner::{FenceSignature, SIGNATURE_BYTES};
 use netram_proto::wire::crc32c;
@@ -71,6 +72,9 @@ pub(crate) struct SlotState {
     /// The machine's uptime in seconds, including suspension, when a client of the journal last connected or
     /// disconnected; zero if unknown.
     pub(crate) last_contact: u64,
+    /// The incarnation under which the journal's member answers while its window is a spilled one; otherwise
+    /// zero, and it answers as the store.
+    pub(crate) incarnation: Incarnation,
 }
 
 /// Bytes of a slot that hold the two copies of the state.
@@ -299,6 +303,7 @@ pub(crate) fn encode(sequence: u64, state: &SlotState, signature: &StoredSignatu
     copy[91] = signature.place;
     copy[92..96].copy_from_slice(&signature.crc.to_le_bytes());
     copy[96..104].copy_from_slice(&state.last_contact.to_le_bytes());
+    copy[104..112].copy_from_slice(&state.incarnation.0.to_le_bytes());
     let crc = crc32c(&copy[..CRC_AT]);
     copy[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
     copy
@@ -324,6 +329,7 @@ pub(crate) fn decode(copy: &[u8]) -> Option<SlotCopy> {
         chain: u32_at(44),
         ended: copy[89] != 0,
         closed: copy[90] != 0,
+        spilled: u64_at(104) != 0,
     };
     let state = SlotState {
         journal: JournalId(u128::from(u64_at(8)) | u128::from(u64_at(16)) << 64),
@@ -332,6 +338,7 @@ pub(crate) fn decode(copy: &[u8]) -> Option<SlotCopy> {
         chunks: u32_at(80),
         list_crc: u32_at(84),
         last_contact: u64_at(96),
+        incarnation: Incarnation(u64_at(104)),
     };
     let signature = StoredSignature {
         place: copy[91],
@@ -371,11 +378,13 @@ mod tests {
                 chain: 0xDEAD_BEEF,
                 ended: true,
                 closed: held % 16 == 8,
+                spilled: true,
             },
             window_bytes: 20_000,
             chunks: 0,
             list_crc: 0,
             last_contact: held << 32,
+            incarnation: Incarnation(held),
         }
     }
 

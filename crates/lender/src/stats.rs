@@ -2,7 +2,7 @@
 //! instruction.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -202,6 +202,7 @@ pub(crate) struct JournalStats {
     window_bytes: AtomicU64,
     trim: AtomicU64,
     held: AtomicU64,
+    spilled: AtomicBool,
     /// Milliseconds from the lender's start to the last append, plus one; zero if there was none.
     last_append: AtomicU64,
     /// The machine's uptime in seconds when a client last connected or disconnected; zero if unknown.
@@ -223,6 +224,7 @@ impl JournalStats {
         self.window_bytes.store(window_bytes, Relaxed);
         self.trim.store(state.trim.0, Relaxed);
         self.held.store(state.held.0, Relaxed);
+        self.spilled.store(state.joined && state.spilled, Relaxed);
     }
 
     pub(crate) fn appended(&self, started: Instant, now: Instant) {
@@ -237,6 +239,7 @@ impl JournalStats {
         let last_append = self.last_append.load(Relaxed);
         JournalReport {
             id: id.to_string(),
+            spilled: self.spilled.load(Relaxed),
             earlier: EarlierFields::default(),
             client: { self.client.lock().unwrap_or_else(PoisonError::into_inner) }.clone(),
             state: Some(JournalStateReport {

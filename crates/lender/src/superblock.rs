@@ -15,6 +15,15 @@
 //!      +-----+-----+-----+-----+-----+-----+-----+-----+
 //! ```
 //!
+//! Version 2 is that of a store that is closed, or that began with a spill. An earlier release, which knows
+//! neither, does not start with it.
+//!
+//! ```text
+//!  64  | 1: closed             | zero                   |
+//!  72  | incarnation whose spill it took up; 0: none    |
+//!  80  | zero                  | CRC32C of bytes 0-83   |
+//! ```
+//!
 //! It is written last when a store is created, so a store that has one is complete.
 
 use std::io;
@@ -25,9 +34,12 @@ use netram_proto::wire::crc32c;
 /// Bytes reserved for the superblock: a page.
 pub(crate) const SUPERBLOCK_BYTES: u64 = 4096;
 /// Bytes of the superblock that are used.
-pub(crate) const BYTES: usize = 72;
+pub(crate) const BYTES: usize = 88;
 const MAGIC: [u8; 8] = *b"NETRAMST";
-const VERSION: u32 = 1;
+/// The version of a store that was never spilled, and its bytes.
+const PLAIN: (u32, usize) = (1, 72);
+/// The version of a store that is closed or took up a spill.
+const SPILLED: (u32, usize) = (2, BYTES);
 
 /// The layout of the store's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,29 +62,45 @@ pub(crate) struct StoreSuperblock {
     pub(crate) incarnation: Incarnation,
     pub(crate) boot: u128,
     pub(crate) geometry: StoreGeometry,
+    /// Whether the store is being spilled, or was: its memory acknowledges nothing more.
+    pub(crate) closed: bool,
+    /// The incarnation whose spill the store began with.
+    pub(crate) took_up: Option<Incarnation>,
 }
 
 impl StoreSuperblock {
     pub(crate) fn encode(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         bytes[0..8].copy_from_slice(&MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        let (version, length) = match (self.closed, self.took_up) {
+            (false, None) => PLAIN,
+            _ => SPILLED,
+        };
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.geometry.slots.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.incarnation.0.to_le_bytes());
         bytes[24..40].copy_from_slice(&self.boot.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.geometry.chunk_bytes.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.geometry.chunks.to_le_bytes());
         bytes[56..64].copy_from_slice(&self.geometry.slot_bytes.to_le_bytes());
-        let crc = crc32c(&bytes[..BYTES - 4]);
-        bytes[BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        if version == SPILLED.0 {
+            bytes[64] = u8::from(self.closed);
+            bytes[72..80].copy_from_slice(&self.took_up.unwrap_or_default().0.to_le_bytes());
+        }
+        let crc = crc32c(&bytes[..length - 4]);
+        bytes[length - 4..length].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
     pub(crate) fn decode(bytes: &[u8; BYTES]) -> Option<StoreSuperblock> {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+        let length = superblock_bytes(bytes);
+        let spilled = length == SPILLED.1;
+        let version = if spilled { SPILLED.0 } else { PLAIN.0 };
         let sound =
-            bytes[..8] == MAGIC && u32_at(8) == VERSION && u32_at(BYTES - 4) == crc32c(&bytes[..BYTES - 4]);
+            bytes[..8] == MAGIC && u32_at(8) == version && u32_at(length - 4) == crc32c(&bytes[..length - 4]);
+        let took_up = Incarnation(if spilled { u64_at(72) } else { 0 });
         sound.then(|| StoreSuperblock {
             incarnation: Incarnation(u64_at(16)),
             boot: u128::from(u64_at(24)) | u128::from(u64_at(32)) << 64,
@@ -82,14 +110,24 @@ impl StoreSuperblock {
                 chunk_bytes: u64_at(40),
                 chunks: u64_at(48),
             },
+            closed: spilled && bytes[64] != 0,
+            took_up: (took_up != Incarnation(0)).then_some(took_up),
         })
+    }
+}
+
+/// Bytes that the checksum of a superblock ends at, by its version.
+pub(crate) fn superblock_bytes(bytes: &[u8; BYTES]) -> usize {
+    match u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]) == SPILLED.0 {
+        true => SPILLED.1,
+        false => PLAIN.1,
     }
 }
 
 /// The format version of a superblock that this release cannot read, if it is one.
 pub(crate) fn other_version(bytes: &[u8; BYTES]) -> Option<u32> {
     let version = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
-    (bytes[..8] == MAGIC && version != VERSION).then_some(version)
+    (bytes[..8] == MAGIC && ![PLAIN.0, SPILLED.0].contains(&version)).then_some(version)
 }
 
 /// The id of this boot of the kernel: memory files do not outlive it, but copies of them might.
@@ -118,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_superblock_comes_back_and_no_flipped_bit_does() {
-        let block = StoreSuperblock {
+        let plain = StoreSuperblock {
             incarnation: Incarnation(7),
             boot: u128::MAX - 3,
             geometry: StoreGeometry {
@@ -127,13 +165,22 @@ mod tests {
                 chunk_bytes: 8192,
                 chunks: 9,
             },
+            closed: false,
+            took_up: None,
         };
-        let bytes = block.encode();
-        assert_eq!(StoreSuperblock::decode(&bytes), Some(block));
-        for bit in 0..BYTES * 8 {
-            let mut bad = bytes;
-            bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(StoreSuperblock::decode(&bad), None, "bit {bit}");
+        let closed = StoreSuperblock {
+            closed: true,
+            took_up: Some(Incarnation(9)),
+            ..plain
+        };
+        for (block, length) in [(plain, PLAIN.1), (closed, SPILLED.1)] {
+            let bytes = block.encode();
+            assert_eq!(StoreSuperblock::decode(&bytes), Some(block));
+            for bit in 0..length * 8 {
+                let mut bad = bytes;
+                bad[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(StoreSuperblock::decode(&bad), None, "bit {bit}");
+            }
         }
     }
 }

@@ -82,6 +82,9 @@ const QUIET_DRAW: u64 = 0x7175_6965_7421_2121;
 /// Mixed into a seed to draw which worlds have a client with the cluster's key that means harm.
 const INTRUDER_DRAW: u64 = 0x696E_7472_7564_6521;
 
+/// Mixed into a seed to draw in which worlds lenders write their memory to their disks.
+const SPILL_DRAW: u64 = 0x7370_696C_6C73_2121;
+
 /// Kind of world that is drawn for no other scenario.
 const FILES_KIND: u64 = 100;
 
@@ -125,6 +128,12 @@ pub fn has_data_lender(seed: u64) -> bool {
 /// journals alone.
 pub fn is_intruded(seed: u64) -> bool {
     Rng::new(seed ^ INTRUDER_DRAW).chance(80)
+}
+
+/// Whether lenders that stop write their memory to their disks in the world of `seed`, if it is one in which
+/// a client journals alone.
+pub fn has_spills(seed: u64) -> bool {
+    Rng::new(seed ^ SPILL_DRAW).chance(80)
 }
 
 /// Whether lenders have several addresses in the world of `seed`, or move, if its links are streams.
@@ -202,8 +211,11 @@ pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceLines>) -> RunOut
     if quiet {
         profile.quiet(&mut quietly);
     }
-    if (5..60).contains(&kind) && !kept && !shared && !distant && !quiet && is_intruded(seed) {
+    let alone = (5..60).contains(&kind) && !kept && !shared && !distant && !quiet;
+    if alone && is_intruded(seed) {
         profile.intruded();
+    } else if alone && has_spills(seed) {
+        profile.spilling(&mut Rng::new(seed ^ SPILL_DRAW ^ 1));
     }
     profile.timing.idle = Nanos::from_ms(quietly.pick(&[50, 200, 1000]));
     if kept {

@@ -5,7 +5,8 @@ use netram_proto::planted::{FaultSwitch, PlantedFault};
 use netram_sim::region::REGION_RULES;
 use netram_sim::runner::{SeedFailure, run_seed};
 use netram_sim::scenario::{
-    has_copy, has_data_lender, is_database, is_deposit, is_intruded, is_region, is_rolled_back, is_shared,
+    has_copy, has_data_lender, has_spills, is_database, is_deposit, is_intruded, is_region, is_rolled_back,
+    is_shared,
 };
 
 /// Maximum number of seeds until a fault is found. Most need fewer than a hundred.
@@ -54,6 +55,9 @@ const OF_PARTIES: [PlantedFault; 3] = [
     PlantedFault::CheckpointBeforeLock,
 ];
 
+/// These need lenders that write their memory to their disks; all other worlds are left out.
+const OF_SPILLS: [PlantedFault; 2] = [PlantedFault::SpilledWindowGrows, PlantedFault::ClosedStoreServes];
+
 /// These need a data lender; the worlds that have none are left out.
 const OF_REPLICAS: [PlantedFault; 6] = [
     PlantedFault::CopyOwnerIgnored,
@@ -70,6 +74,7 @@ fn found(fault: PlantedFault) -> SeedFailure {
         .into_iter()
         .chain(0..SEEDS_MAX)
         .filter(|&seed| !OF_REPLICAS.contains(&fault) || has_data_lender(seed))
+        .filter(|&seed| !OF_SPILLS.contains(&fault) || has_spills(seed))
         .filter(|&seed| !OF_PARTIES.contains(&fault) || is_database(seed))
         .filter(|&seed| !OF_DEPOSITS.contains(&fault) || is_deposit(seed))
         .filter(|&seed| !OF_NODES.contains(&fault) || is_shared(seed))
@@ -117,6 +122,8 @@ faults! {
     accepting_a_gap_is_found: AcceptGap breaks [2, 10];
     counting_a_view_before_it_is_durable_is_found: ViewBeforeDurable breaks [1];
     storing_a_view_that_holds_too_little_is_found: NoViewGate breaks [3, 5];
+    adding_to_a_window_that_was_written_to_a_disk_is_found: SpilledWindowGrows breaks [0, 1, 5];
+    serving_from_a_memory_that_was_spilled_is_found: ClosedStoreServes breaks [1, 5];
     ignoring_a_seal_is_found: MemberFenceIgnored breaks [4];
     ignoring_a_fence_is_found: WriterFenceIgnored breaks [4];
     forgetting_a_seal_that_must_hold_is_found: FenceForgotten breaks [4];

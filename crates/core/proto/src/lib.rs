@@ -11,6 +11,7 @@
 //! | [`session`] | which frames a connection may send before and after it is bound to a journal; how much beside appends |
 //! | [`multicast`] | appends multicast once to all members: datagrams, reassembly, missing ranges |
 //! | [`member`] | a lender's side of one journal: fence, join, append, trim, read |
+//! | [`spill`] | when a memory may be written to a disk, and what the next start does with it |
 //! | [`owner`] | who owns a journal; what its owner signs |
 //! | [`journal`] | the writer's side: views and acknowledgements, the local log, recovery |
 //! | [`failure`] | the meaning of a failed system call: data lost, retry, or report |
@@ -31,5 +32,6 @@ pub mod owner;
 pub mod planted;
 pub mod port;
 pub mod session;
+pub mod spill;
 pub mod time;
 pub mod wire;

@@ -151,6 +151,10 @@ pub enum PlantedFault {
     /// (23) Lenders free bytes that a deleted log did not have, though the log may have been a copy whose
     /// original needs them.
     HoldingsForgotten,
+    /// (23) A window that was written to a disk accepts further appends.
+    SpilledWindowGrows,
+    /// (23) A memory of which a spill exists goes on under its incarnation.
+    ClosedStoreServes,
     /// (0) The clock for a node's lease on a shared region stops while its machine sleeps.
     SleepStopsClock,
     /// (0) A node of a shared region trusts its link to the server however long that has been silent.
@@ -161,7 +165,7 @@ pub enum PlantedFault {
 
 impl PlantedFault {
     /// All faults, in the order of their rules.
-    pub const ALL: [PlantedFault; 73] = [
+    pub const ALL: [PlantedFault; 75] = [
         PlantedFault::AnyInsteadOfRule,
         PlantedFault::StaleAckCounts,
         PlantedFault::MulticastCountsAsHeld,
@@ -232,6 +236,8 @@ impl PlantedFault {
         PlantedFault::FenceBeforeProof,
         PlantedFault::SaltIgnored,
         PlantedFault::HoldingsForgotten,
+        PlantedFault::SpilledWindowGrows,
+        PlantedFault::ClosedStoreServes,
         PlantedFault::SleepStopsClock,
         PlantedFault::SilenceTrusted,
         PlantedFault::SlowIsDeaf,

@@ -50,7 +50,14 @@ impl Bench {
         let permit = shared.permit().unwrap();
         let mut greeting = Greeting::default();
         greeting.session = session;
-        let connection = Connection::new(link, greeting, visit, index, permit, Instant::now());
+        let connection = Connection::new(
+            link,
+            greeting,
+            visit,
+            (index, shared.incarnation()),
+            permit,
+            Instant::now(),
+        );
         Bench {
             _directory: directory,
             shared,

@@ -300,7 +300,10 @@ impl DepositThread {
         let now = self.time();
         let (id, peer) = (session.id, session.outbox.link.peer());
         match ending {
-            SessionEnd::Link(LinkError::Closed) | SessionEnd::Stopping | SessionEnd::Replaced => {
+            SessionEnd::Link(LinkError::Closed)
+            | SessionEnd::Stopping
+            | SessionEnd::Outlived
+            | SessionEnd::Replaced => {
                 tracing::debug!(deposit = %id, peer, "deposit session closed");
             }
             ending => tracing::warn!(deposit = %id, peer, ?ending, "deposit session ended"),

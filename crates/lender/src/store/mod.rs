@@ -11,12 +11,13 @@
 //! under a new random incarnation, so that it is not taken for a member that holds data. The lender does not
 //! start if that would lose windows of this boot that hold bytes (rule 23), unless told to discard them.
 
+mod spilling;
 mod unbacked;
 
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use netram_proto::id::{Epoch, Incarnation, JournalId};
@@ -29,8 +30,11 @@ use crate::limit::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CHUNKS_MAX, JOURNALS_MAX};
 use crate::memory::{Chunk, JournalMemory};
 use crate::slot::{STATE_BYTES, Slot, SlotContents, SlotState, newest, slot_bytes};
 use crate::slots::SlotPool;
+use crate::spill::SpillDirectory;
 use crate::superblock::{self, SUPERBLOCK_BYTES, StoreGeometry, StoreSuperblock, boot_id, fresh_incarnation};
 use crate::sys::StoreSlice;
+
+use self::spilling::{open_spill, take_up_spill};
 
 /// Settings of a store.
 #[derive(Clone, Debug)]
@@ -53,6 +57,8 @@ pub struct StoreConfig {
     pub discard_windows: bool,
     /// Whether a file on a disk is accepted. Only for tests: such a store never keeps its incarnation.
     pub allow_disk: bool,
+    /// Directory in which the windows are kept while the machine is off, and the lender's name there.
+    pub spill: Option<(PathBuf, String)>,
 }
 
 /// Whether a store was restored from an earlier process, or why not.
@@ -70,6 +76,20 @@ pub enum StoreOrigin {
     Damaged,
     /// The store lies on a disk.
     OnDisk,
+    /// The store was filled from a spill.
+    Loaded,
+    /// The store was closed for a spill, and serves again.
+    Reopened,
+}
+
+impl StoreOrigin {
+    /// Whether windows of an earlier process are in the store.
+    pub fn keeps_windows(self) -> bool {
+        matches!(
+            self,
+            StoreOrigin::Restored | StoreOrigin::Loaded | StoreOrigin::Reopened
+        )
+    }
 }
 
 /// A member that an earlier process left, verified.
@@ -92,6 +112,9 @@ pub struct WindowStore {
     geometry: StoreGeometry,
     quota: u64,
     chunk_shift: u32,
+    spill: Option<SpillDirectory>,
+    /// Number of windows that a spill has too.
+    spilled: AtomicUsize,
     pools: Mutex<Pools>,
     chunks_free: AtomicU64,
     chunks_unbacked: AtomicU64,
@@ -122,19 +145,17 @@ impl WindowStore {
             return Err(WindowStoreError::NotMemory { path: path.clone() });
         }
         let boot = boot_id().map_err(failed(path, "read the boot id for"))?;
-        let mut origin = match read_superblock(&file).map_err(failed(path, "read"))? {
-            _ if !in_memory => StoreOrigin::OnDisk,
-            None if file.metadata().map_err(failed(path, "inspect"))?.len() == 0 => StoreOrigin::New,
-            None => {
-                check_format(&file, config)?;
-                StoreOrigin::Damaged
-            }
-            Some(found) if found.boot != boot => StoreOrigin::OtherBoot,
-            Some(found) if found.geometry != geometry => StoreOrigin::OtherShape,
-            Some(_) => StoreOrigin::Restored,
+        let spill = open_spill(config, geometry)?;
+        let block = read_superblock(&file).map_err(failed(path, "read"))?;
+        let mut origin = match in_memory {
+            true => origin_of(&file, block, (geometry, boot), config)?,
+            false => StoreOrigin::OnDisk,
         };
+        if let Some(taken_up) = take_up_spill(&file, (block, origin), (geometry, boot), &spill, config)? {
+            origin = taken_up;
+        }
         let mut found = None;
-        if origin == StoreOrigin::Restored {
+        if origin.keeps_windows() {
             found = take_up(&file, geometry, config)?;
             origin = if found.is_some() {
                 origin
@@ -149,6 +170,10 @@ impl WindowStore {
             Some(found) => found,
             None => start_empty(&file, geometry, boot, config)?,
         };
+        let spilled = slots
+            .iter()
+            .filter(|found| found.state.member.spilled && found.state.member.joined);
+        let spilled = AtomicUsize::new(spilled.count());
         let store = Arc::new(WindowStore {
             path: path.clone(),
             file,
@@ -160,6 +185,8 @@ impl WindowStore {
                 .min(WINDOW_BYTES_MAX)
                 .min(geometry.chunks * geometry.chunk_bytes),
             chunk_shift: geometry.chunk_bytes.trailing_zeros(),
+            spill,
+            spilled,
             chunks_free: AtomicU64::new(pools.chunks.len() as u64),
             chunks_unbacked: AtomicU64::new(pools.unbacked.len() as u64),
             pools: Mutex::new(pools),
@@ -320,7 +347,14 @@ type StoreLayout = (Incarnation, Pools, Vec<OccupiedSlot>);
 fn restore(store: &Arc<WindowStore>, found: OccupiedSlot) -> RestoredMember {
     let OccupiedSlot { slot, state, chunks } = found;
     let mut memory = JournalMemory::restored(Arc::clone(store), slot, chunks, state);
-    if let Some(member) = Member::restore(state.journal, store.incarnation, state.member, &memory) {
+    let restored = match state.member.spilled {
+        true => {
+            let incarnations = (state.incarnation, store.incarnation);
+            Member::restore_spilled(state.journal, incarnations, state.member, &memory)
+        }
+        false => Member::restore(state.journal, store.incarnation, state.member, &memory),
+    };
+    if let Some(member) = restored {
         return RestoredMember {
             member,
             memory,
@@ -331,6 +365,7 @@ fn restore(store: &Arc<WindowStore>, found: OccupiedSlot) -> RestoredMember {
     memory.release();
     let sealed = MemberState {
         joined: false,
+        spilled: false,
         ..state.member
     };
     let Some(member) = Member::restore(state.journal, store.incarnation, sealed, &memory) else {
@@ -366,6 +401,26 @@ fn geometry(config: &StoreConfig) -> Result<StoreGeometry, WindowStoreError> {
         slot_bytes: slot_bytes(list),
         chunk_bytes: chunk,
         chunks,
+    })
+}
+
+/// What a start makes of the store in memory, before it looks at the disk.
+fn origin_of(
+    file: &File,
+    block: Option<StoreSuperblock>,
+    (geometry, boot): (StoreGeometry, u128),
+    config: &StoreConfig,
+) -> Result<StoreOrigin, WindowStoreError> {
+    let length = || file.metadata().map(|found| found.len());
+    Ok(match block {
+        None if length().map_err(failed(&config.path, "inspect"))? == 0 => StoreOrigin::New,
+        None => {
+            check_format(file, config)?;
+            StoreOrigin::Damaged
+        }
+        Some(found) if found.boot != boot => StoreOrigin::OtherBoot,
+        Some(found) if found.geometry != geometry => StoreOrigin::OtherShape,
+        Some(_) => StoreOrigin::Restored,
     })
 }
 
@@ -489,6 +544,8 @@ fn start_empty(
             incarnation,
             boot,
             geometry,
+            closed: false,
+            took_up: None,
         }
         .encode(),
     );

@@ -141,6 +141,7 @@ mod tests {
     fn config(dir: &tempfile::TempDir) -> StoreConfig {
         StoreConfig {
             discard_windows: false,
+            spill: None,
             path: dir.path().join("store"),
             memory: 64 * CHUNK,
             chunk_bytes: CHUNK,

@@ -12,4 +12,5 @@ mod noisy;
 mod owner;
 mod pressure;
 mod serve;
+mod spill;
 mod store;

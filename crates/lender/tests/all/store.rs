@@ -24,6 +24,7 @@ fn config(path: &Path) -> StoreConfig {
         huge_pages: false,
         discard_windows: false,
         allow_disk: false,
+        spill: None,
     }
 }
 

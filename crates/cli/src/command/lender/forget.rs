@@ -134,11 +134,13 @@ impl ForgetJournal {
                 self.user.as_deref().unwrap_or("this user")
             );
         }
-        let told = sockets.into_iter().map(|OperatorSocket { path, user }| ToldLender {
-            address: NetAddress::Unix(path),
-            security: Security::Insecure,
-            run_by: Some(user),
-        });
+        let told = sockets
+            .into_iter()
+            .map(|OperatorSocket { path, user }| ToldLender {
+                address: NetAddress::Unix(path),
+                security: Security::Insecure,
+                run_by: Some(user),
+            });
         Ok(told.collect())
     }
 

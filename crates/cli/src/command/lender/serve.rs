@@ -12,6 +12,7 @@ use clap::Args;
 use netram_lender::{DataService, Lender};
 #[cfg(feature = "products")]
 use netram_volume::replica::ReplicaHost;
+use rustix::process::Signal;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -24,9 +25,9 @@ use crate::output;
 
 /// Lend this machine's memory to journals of other machines
 ///
-/// Runs in the foreground until SIGTERM or SIGINT. The memory is reserved at the start, and
-/// never grows. Bytes that journals keep here survive a restart of this process, but not of
-/// the machine.
+/// Runs in the foreground until SIGTERM, SIGINT or SIGPWR. The memory is reserved at the start,
+/// and never grows. Bytes that journals keep here survive a restart of this process; with --spill
+/// they also survive a shutdown of the machine.
 ///
 ///   netram lender serve --domain ups-1 --memory 4GiB
 ///   netram lender serve --listen tcp://10.0.0.2:7420 --key-file /etc/netram/key
@@ -85,7 +86,8 @@ impl ServeLender {
         }
         let config = settings.config()?;
         // Before the lender starts: a signal in between must not end it without notice to its clients.
-        let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("waiting for signals")?;
+        let signals =
+            Signals::new([SIGTERM, SIGINT, SIGHUP, Signal::POWER.as_raw()]).context("waiting for signals")?;
         #[cfg(feature = "products")]
         let host = data
             .map(|directory| ReplicaHost::start_with(&directory, limits).map(Arc::new))
@@ -133,28 +135,30 @@ fn serve(lender: &Arc<Lender>, mut signals: Signals, grace: Duration, forget: bo
         if stopping.is_some() {
             tracing::warn!(
                 signal,
-                "second signal: stopping at once; the lent memory is kept for the next start"
+                "second signal: stopping at once; the lent memory is kept for the next start of this boot"
             );
             return Ok(ExitCode::FAILURE);
         }
         let lender = Arc::clone(lender);
         let stop = move || {
             if forget {
-                lender.stop_and_give_back(grace)
+                lender.stop_and_give_back(grace);
+                Ok(())
             } else {
-                lender.stop(grace)
+                lender.stop_and_spill(grace).map(drop)
             }
         };
         match std::thread::Builder::new().spawn(stop.clone()) {
             Ok(thread) => stopping = Some(thread),
             // If no thread can be started, a second signal is not noticed.
-            Err(_) => drop(stop()),
+            Err(_) => stop()?,
         }
     }
     if let Some(stopping) = stopping {
         stopping
             .join()
-            .map_err(|_| anyhow::anyhow!("stopping the lender panicked"))?;
+            .map_err(|_| anyhow::anyhow!("stopping the lender panicked"))?
+            .context("the windows that are left are in this machine's memory only")?;
     }
     let stopped = waiting
         .join()

@@ -125,6 +125,10 @@ pub(super) struct ServeSettings {
     /// [default: 7days]
     #[arg(long, value_name = "TIME", env = "NETRAM_DATA_SCRUB_INTERVAL")]
     data_scrub_interval: Option<DurationArg>,
+    /// Directory on a disk for windows that are left when the lender stops or the power fails; the
+    /// next start takes them up. Room for all of --memory is set aside [default: none, memory only]
+    #[arg(long, value_name = "DIR", env = "NETRAM_SPILL")]
+    spill: Option<PathBuf>,
     /// How long a lender that was asked to stop waits for its clients to move away [default: 5s]
     #[arg(long, value_name = "TIME", env = "NETRAM_GRACE")]
     grace: Option<DurationArg>,
@@ -179,6 +183,7 @@ impl ServeSettings {
             pin: list(self.pin, file.pin),
             mlock: self.mlock || file.mlock,
             huge_pages: self.huge_pages || file.huge_pages,
+            spill: self.spill.or(file.spill),
             grace: self.grace.or(file.grace),
             forget: self.forget || file.forget,
             discard_windows: self.discard_windows || file.discard_windows,
@@ -227,6 +232,7 @@ impl ServeSettings {
             shards: self.shards.unwrap_or(default.shards),
             wait: self.wait.unwrap_or(default.wait),
             store: self.store,
+            spill: self.spill,
             pin: self.pin,
             mlock: self.mlock,
             huge_pages: self.huge_pages,

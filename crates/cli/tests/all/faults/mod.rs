@@ -24,4 +24,5 @@ mod pause;
 mod power;
 mod refused;
 mod shared_cast;
+mod spill;
 mod worker;

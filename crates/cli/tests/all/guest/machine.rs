@@ -29,6 +29,8 @@ pub(crate) const SHARED_FREE: u64 = 1 << 30;
 const INIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/all/guest/init.sh");
 const TAP: &str = "tap";
 const HOST: &str = "10.78.0.1";
+/// Its address at the guest's end.
+pub(crate) const GUEST: &str = "10.78.0.2";
 const PORT: u16 = 10809;
 
 static NETWORKS: AtomicU32 = AtomicU32::new(0);
@@ -64,6 +66,13 @@ impl Cable {
     /// Returns the command that makes the guest's device `/dev/nbd0` of that server's export.
     pub(crate) fn client(connections: u32) -> String {
         format!("nbd-client {HOST} {PORT} /dev/nbd0 -N db -C {connections}")
+    }
+
+    /// The words that make a command run at this end.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let command = self.here();
+        let words = [command.get_program()].into_iter().chain(command.get_args());
+        words.map(|word| word.to_string_lossy().into_owned()).collect()
     }
 
     /// The command that runs the one behind it at this end, and not longer than this test.
@@ -219,6 +228,15 @@ pub(crate) struct Guest {
 impl Guest {
     /// Boots, and waits until it takes commands. `Err`: it cannot be had on this machine.
     pub(crate) fn boot(cable: Option<&Cable>, directory: &Path) -> Result<Guest, String> {
+        Guest::boot_with(cable, directory, None)
+    }
+
+    /// The same with a disk, `/dev/ubda`.
+    pub(crate) fn boot_with(
+        cable: Option<&Cable>,
+        directory: &Path,
+        disk: Option<&Path>,
+    ) -> Result<Guest, String> {
         let mut command = match cable {
             Some(cable) => cable.here(),
             None => Command::new("setpriv"),
@@ -243,6 +261,9 @@ impl Guest {
             "quiet",
         ]);
         command.arg(format!("uml_dir={}", directory.display()));
+        if let Some(disk) = disk {
+            command.arg(format!("ubd0={}", disk.display()));
+        }
         // Without `gro` it loses what the host sends in large pieces.
         if cable.is_some() {
             command.arg(format!("vec0:transport=tap,ifname={TAP},depth=128,gro=1"));

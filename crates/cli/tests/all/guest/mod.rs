@@ -14,6 +14,7 @@ mod attached;
 #[allow(dead_code, reason = "its other users need more of it")]
 mod cache;
 mod emulated;
+mod lender;
 mod machine;
 mod part;
 mod ublk;

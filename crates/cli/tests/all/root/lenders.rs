@@ -148,7 +148,12 @@ fn root_tells_no_process_of_a_user_what_to_forget_unless_asked_to() {
     // Named, it is told; so the check above had something to find.
     let user = USER.to_string();
     let ran = forget(&["--user", &user]);
-    assert!(ran.code == 1 && ran.out.contains(&path), "{} {}", ran.out, ran.err);
+    assert!(
+        ran.code == 1 && ran.out.contains(&path),
+        "{} {}",
+        ran.out,
+        ran.err
+    );
     line.clear();
     said.read_line(&mut line).unwrap();
     assert_eq!(line, "heard\n", "the first to hear is the one that was asked for");

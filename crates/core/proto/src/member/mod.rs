@@ -7,6 +7,10 @@
 //! A member that has had a window never forgets a fence while the journal may go on. It never acknowledges
 //! across a gap, never drops bytes that its writer has not declared stable, and never answers for memory of
 //! an earlier incarnation.
+//!
+//! A *spilled* window was written to a disk, of which copies may exist: it is read-only, so no copy is ever
+//! older than what the window's incarnation acknowledged. Once a writer releases or replaces it, the member
+//! goes on under the incarnation of the memory that it is in now ([`Member::restore_spilled`]).
 
 mod append;
 mod window;
@@ -52,6 +56,8 @@ pub struct MemberState {
     /// Whether the writer that fenced it has closed the journal cleanly, so that no recovery will ask this
     /// member.
     pub closed: bool,
+    /// Whether the window was written to a disk. It can be read and released; it never grows again.
+    pub spilled: bool,
 }
 
 impl MemberState {
@@ -87,6 +93,8 @@ impl MemberState {
 pub struct Member {
     seed: CrcSeed,
     incarnation: Incarnation,
+    /// The incarnation under which the member goes on without a spilled window.
+    next: Incarnation,
     state: MemberState,
     planted: FaultSwitch,
 }
@@ -123,6 +131,7 @@ impl Member {
         Member {
             seed: journal.into(),
             incarnation,
+            next: incarnation,
             state: MemberState::default(),
             planted: FaultSwitch::NONE,
         }
@@ -148,6 +157,38 @@ impl Member {
         // follow it.
         member.state.received = state.held;
         (!state.joined || member.window_checks(window)).then_some(member)
+    }
+
+    /// Restores a member whose window was written to a disk, in memory of incarnation `next`. It answers as
+    /// the incarnation that joined the window until the window is released or replaced. `None` as for
+    /// [`Member::restore`].
+    pub fn restore_spilled<W: Window>(
+        journal: JournalId,
+        (incarnation, next): (Incarnation, Incarnation),
+        state: MemberState,
+        window: &W,
+    ) -> Option<Member> {
+        let spilled = MemberState {
+            spilled: true,
+            ..state
+        };
+        let member = Member::restore(journal, incarnation, spilled, window)?;
+        Some(Member { next, ..member })
+    }
+
+    /// The incarnation under which the member answers. A session that was told another one ends.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// Lets go of a spilled window: the member is in this memory's own incarnation from now on.
+    fn begin_anew<W: Window>(&mut self, window: &mut W) {
+        window.release();
+        self.state.joined = false;
+        self.state.spilled = false;
+        // Joins of the next incarnation are numbered without regard to this one's.
+        self.state.generation = 0;
+        self.incarnation = self.next;
     }
 
     /// Plants a fault (simulator tests only).
@@ -198,7 +239,7 @@ impl Member {
         self.state.ended &= !higher;
         self.state.closed &= !higher;
         let mut header = self.header(FrameKind::Fenced);
-        header.flags = if self.state.joined { Flag::KNOWN } else { 0 };
+        header.flags = self.window_flags();
         header.lsn = self.state.held;
         header.stable = self.state.trim;
         let mut body = [0; REPLY_BODY_BYTES];
@@ -210,7 +251,7 @@ impl Member {
     /// probes before it fences.
     fn probe_reply(&self) -> MemberReply {
         let mut header = self.header(FrameKind::ProbeReply);
-        header.flags = if self.state.joined { Flag::KNOWN } else { 0 };
+        header.flags = self.window_flags();
         header.lsn = self.state.held;
         header.stable = self.state.trim;
         let mut body = [0; REPLY_BODY_BYTES];
@@ -218,6 +259,14 @@ impl Member {
         body[8..12].copy_from_slice(&self.state.window_epoch.0.to_le_bytes());
         let length = self.with_signature(&mut body, 12);
         MemberReply::Frame(header, body, length)
+    }
+
+    fn window_flags(&self) -> u8 {
+        match (self.state.joined, self.state.spilled) {
+            (true, true) => Flag::KNOWN | Flag::READ_ONLY,
+            (true, false) => Flag::KNOWN,
+            (false, _) => 0,
+        }
     }
 
     fn on_join<W: Window>(&mut self, frame: &Frame<'_>, window: &mut W) -> MemberReply {
@@ -233,6 +282,11 @@ impl Member {
         }
         if !(WINDOW_BYTES_MIN..=WINDOW_BYTES_MAX).contains(&bytes) || generation == 0 {
             return self.refuse(RefusalReason::OverQuota, Lsn(bytes), Lsn(WINDOW_BYTES_MAX));
+        }
+        if self.state.spilled && !self.planted.is(PlantedFault::SpilledWindowGrows) {
+            // The session was bound to the earlier incarnation. It ends, and its client joins in the next.
+            self.begin_anew(window);
+            return self.refuse(RefusalReason::NotJoined, Lsn(0), Lsn(0));
         }
         // A delayed or duplicated join must not empty a window that has been filled since.
         let stale = self.state.window_epoch == frame.header.epoch && generation <= self.state.generation;
@@ -258,6 +312,7 @@ impl Member {
             chain: frame.header.mark,
             ended: false,
             closed: false,
+            spilled: self.state.spilled,
         };
         self.ack(0)
     }
@@ -311,15 +366,22 @@ impl Member {
         // A `Leave` delayed past the next join must not empty the new window, so it names the epoch and
         // generation of its window.
         let meant = (frame.header.lsn.0, frame.header.mark);
+        // The session was bound to this incarnation, whatever becomes of the window.
+        let answer = self.header(FrameKind::LeaveAck);
         if meant == (u64::from(self.state.window_epoch.0), self.state.generation) {
-            window.release();
-            self.state.joined = false;
+            match self.state.spilled {
+                true => self.begin_anew(window),
+                false => {
+                    window.release();
+                    self.state.joined = false;
+                }
+            }
         }
         let over = frame.header.flags & Flag::ENDED != 0;
         let whole = frame.header.flags & Flag::CLOSED_CLEAN != 0;
         self.state.ended |= over && !self.state.joined;
         self.state.closed |= whole && !self.state.joined;
-        MemberReply::bare(self.header(FrameKind::LeaveAck))
+        MemberReply::bare(answer)
     }
 
     /// A refusal if the frame is not from the writer that fenced this member.
@@ -341,8 +403,10 @@ impl Member {
 
     /// Whether the window was joined in the frame's own epoch. A later epoch may only read an earlier one's
     /// window: if a loss was accepted between them, the same LSN is not the same record.
+    /// A spilled window is no writer's.
     fn is_window_of(&self, frame: &Frame<'_>) -> bool {
-        self.state.joined && self.state.window_epoch == frame.header.epoch
+        let grows = !self.state.spilled || self.planted.is(PlantedFault::SpilledWindowGrows);
+        self.state.joined && grows && self.state.window_epoch == frame.header.epoch
     }
 
     fn trim_below(&mut self, stable: Lsn) {

@@ -211,6 +211,8 @@ pub struct Flag;
 impl Flag {
     /// `Fenced`, `ProbeReply`: the member has a window for this journal.
     pub const KNOWN: u8 = 1;
+    /// `Fenced`, `ProbeReply`: that window was written to a disk and does not grow any more.
+    pub const READ_ONLY: u8 = 2;
     /// `Ping` with epoch 0: asks what the member holds and which writer fenced it.
     pub const PROBE: u8 = 1;
     /// `Leave`: the journal has ended, and its fence is not needed any more.

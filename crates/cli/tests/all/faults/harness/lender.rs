@@ -108,6 +108,13 @@ impl FaultsLender {
         self.process = None;
     }
 
+    /// Sends a signal and waits for the process's end. Returns its exit code.
+    pub(crate) fn stop(&mut self, signal: Signal) -> i32 {
+        self.signal(signal);
+        let process = self.process.take();
+        process.map_or(-1, |mut process| process.wait())
+    }
+
     /// Ends the process and forgets the memory, as a machine does that loses its power.
     pub(crate) fn lose(&mut self) {
         self.kill();

@@ -411,6 +411,8 @@ impl JournalWriter {
         if lender.role == LenderRole::Member {
             let same_window = incarnation == lender.incarnation
                 && frame.header.flags & Flag::KNOWN != 0
+                && (frame.header.flags & Flag::READ_ONLY == 0
+                    || self.planted.is(PlantedFault::SpilledWindowGrows))
                 && frame.header.mark == lender.generation
                 && window_epoch == Ok(self.epoch)
                 && (lender.held..=sent_max).contains(&frame.header.lsn);
@@ -419,7 +421,7 @@ impl JournalWriter {
                 lender.generation = frame.header.mark;
                 lender.incarnation = incarnation;
             } else {
-                // The lender lost its memory. It leaves the view first and may then join again.
+                // The lender lost its memory, or its window grows no more. It leaves the view first and may then join again.
                 self.departing = self.departing.with(index);
             }
         } else {

@@ -1,0 +1,45 @@
+//! Writing the lent memory to a disk before the machine loses power, and taking it up again.
+//!
+//! `netram_proto::spill` decides what may be done when, and why a copy of a spill does no harm. Here are the
+//! file, the directory and the streams.
+
+mod blocks;
+mod directory;
+mod error;
+mod format;
+mod layout;
+mod load;
+mod write;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use netram_proto::member::MemberState;
+
+pub(crate) use self::directory::SpillDirectory;
+pub use self::error::SpillError;
+pub(crate) use self::format::SpillHead;
+pub(crate) use self::layout::found_states;
+pub(crate) use self::load::{load_spill, reopen_store};
+pub(crate) use self::write::spill_store;
+
+/// A spill that is complete and synced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpillReport {
+    /// The file.
+    pub path: PathBuf,
+    /// Number of windows in it.
+    pub windows: usize,
+    /// Bytes of these windows.
+    pub bytes: u64,
+    /// Time from the first read to the last sync.
+    pub took: Duration,
+}
+
+/// Bytes of a member's window that a spill must have.
+fn joined_bytes(member: &MemberState) -> u64 {
+    match member.joined {
+        true => member.held.since(member.trim),
+        false => 0,
+    }
+}

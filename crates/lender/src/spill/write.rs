@@ -1,0 +1,135 @@
+//! Writing a store into a spill, after the last thread that used it has ended.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use netram_proto::spill::{SpillRun, SpillStep};
+
+use super::blocks::{BlockSink, write_blocks};
+use super::directory::SpillDirectory;
+use super::error::SpillError;
+use super::format::{CRC_BYTES, ENTRY_BYTES, HEAD_BYTES, SpillEntry, SpillHead, window_crc};
+use super::layout::StoreLayout;
+use super::{SpillReport, joined_bytes};
+use crate::superblock::{StoreSuperblock, fresh_incarnation};
+
+/// A journal to write, and the chunks of its window.
+struct KeptJournal {
+    entry: SpillEntry,
+    chunks: Vec<u32>,
+}
+
+/// Writes the windows and fences of the store in `file`, whose superblock is `block`. Nothing but this thread
+/// may use the store. After an error the store is as it was, or closed: see [`SpillRun::is_final`].
+///
+/// # Errors
+/// `Failed` for a call that the system refused, or a full disk.
+pub(crate) fn spill_store(
+    file: &File,
+    block: StoreSuperblock,
+    directory: &SpillDirectory,
+) -> Result<SpillReport, SpillError> {
+    let began = Instant::now();
+    let path = directory.spill_path();
+    let failed = |step| SpillError::failed(&path, step);
+    let layout = StoreLayout::new(file, block.geometry);
+    let journals = kept_journals(&layout).map_err(failed("read the lent memory for"))?;
+    let mut run = SpillRun::default();
+    while let Some(step) = run.step() {
+        match step {
+            SpillStep::Write => write_file(&layout, block, &journals, directory).map_err(failed("write"))?,
+            SpillStep::Close => {
+                let closed = StoreSuperblock {
+                    closed: true,
+                    ..block
+                };
+                file.write_all_at(&closed.encode(), 0)
+                    .map_err(failed("close the lent memory for"))?;
+            }
+            SpillStep::Rename => directory.rename().map_err(failed("give its name to"))?,
+            SpillStep::SyncDirectory => directory.sync().map_err(failed("sync the directory of"))?,
+        }
+        run.done();
+    }
+    let windows = journals.iter().filter(|kept| kept.entry.state.member.joined);
+    Ok(SpillReport {
+        windows: windows.count(),
+        bytes: journals.iter().map(|kept| kept.entry.bytes).sum(),
+        took: began.elapsed(),
+        path,
+    })
+}
+
+/// The journals that the store must remember.
+fn kept_journals(layout: &StoreLayout<'_>) -> io::Result<Vec<KeptJournal>> {
+    let found = layout.journals()?;
+    let kept = found
+        .into_iter()
+        .filter(|found| !found.state.member.may_be_forgotten());
+    Ok(kept
+        .map(|found| KeptJournal {
+            entry: SpillEntry {
+                bytes: joined_bytes(&found.state.member),
+                state: found.state,
+                payer: found.payer,
+            },
+            chunks: found.chunks,
+        })
+        .collect())
+}
+
+fn write_file(
+    layout: &StoreLayout<'_>,
+    block: StoreSuperblock,
+    journals: &[KeptJournal],
+    directory: &SpillDirectory,
+) -> io::Result<()> {
+    let entries = journals.len() as u64;
+    let bytes: u64 = journals.iter().map(|kept| kept.entry.bytes).sum();
+    let head = SpillHead {
+        entries: entries as u32,
+        incarnation: block.incarnation,
+        length: HEAD_BYTES as u64 + entries * (ENTRY_BYTES + CRC_BYTES) as u64 + bytes,
+        number: fresh_incarnation()?.0,
+        written_s: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs()),
+        lender: directory.lender().to_owned(),
+    };
+    let next = directory.next();
+    write_blocks(next, directory.next_direct(), |sink| {
+        sink.write(&head.encode())?;
+        for kept in journals {
+            sink.write(&kept.entry.encode(head.number))?;
+            write_window(layout, kept, head.number, sink)?;
+        }
+        Ok(())
+    })?;
+    next.set_len(head.length)?;
+    next.sync_all()
+}
+
+fn write_window(
+    layout: &StoreLayout<'_>,
+    kept: &KeptJournal,
+    number: u64,
+    sink: &mut BlockSink,
+) -> io::Result<()> {
+    let state = &kept.entry.state;
+    let mut crc = window_crc(number);
+    let mut at = state.member.trim;
+    let mut left = kept.entry.bytes;
+    while left > 0 {
+        let (place, room) = layout.place(&kept.chunks, state.window_bytes, at);
+        let taken = sink.fill(left.min(room), |free| {
+            layout.file().read_exact_at(free, place)?;
+            crc.update(free);
+            Ok(())
+        })?;
+        at = at.plus(taken as u64);
+        left -= taken as u64;
+    }
+    sink.write(&crc.finish().to_le_bytes())
+}

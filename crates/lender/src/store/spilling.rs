@@ -1,0 +1,194 @@
+//! A store and the spill on the machine's disk: which of them a start goes on with, and how one becomes the
+//! other.
+
+use std::fs::File;
+use std::sync::atomic::Ordering;
+
+use netram_proto::planted::FaultSwitch;
+use netram_proto::spill::{FoundSpill, FoundStore, StartPlan, StartRefusal, plan_start};
+
+use super::{StoreConfig, StoreOrigin, WindowStore, read_superblock};
+use crate::error::WindowStoreError;
+use crate::file::{failed, reserve};
+use crate::slot::newest;
+use crate::spill::{SpillDirectory, SpillError, SpillHead, SpillReport};
+use crate::spill::{found_states, load_spill, reopen_store, spill_store};
+use crate::superblock::{StoreGeometry, StoreSuperblock};
+
+impl WindowStore {
+    /// Number of windows that were written to a disk and are still here.
+    pub fn spilled_windows(&self) -> usize {
+        self.spilled.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a window which a spill has too is released.
+    pub(crate) fn release_spilled(&self) {
+        self.spilled.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether there is a spill on the disk.
+    pub(crate) fn has_spill(&self) -> bool {
+        { self.spill.as_ref() }.is_some_and(|directory| !matches!(directory.find(), Ok(None)))
+    }
+
+    /// Removes the spill, of which no window is needed any more.
+    ///
+    /// # Errors
+    /// The system's: the file may still be there, and does no harm.
+    pub(crate) fn drop_spill(&self) -> Result<(), SpillError> {
+        match &self.spill {
+            Some(directory) => {
+                let path = directory.spill_path();
+                directory.remove().map_err(SpillError::failed(&path, "remove"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Number of windows, which a journal that was not closed cannot be opened without.
+    ///
+    /// # Errors
+    /// The system's, or a damaged slot.
+    pub(crate) fn windows(&self) -> std::io::Result<usize> {
+        let journals = found_states(&self.file, self.geometry)?;
+        Ok(journals.iter().filter(|state| state.member.joined).count())
+    }
+
+    /// Writes all windows and fences to the directory for spills. Only after every thread that uses the store
+    /// has ended. `None`: there is no such directory.
+    ///
+    /// # Errors
+    /// A step failed. The memory is still in the store, for the next process of this boot.
+    pub(crate) fn spill(&self) -> Result<Option<SpillReport>, SpillError> {
+        let Some(directory) = &self.spill else {
+            return Ok(None);
+        };
+        let read = read_superblock(&self.file).map_err(SpillError::failed(&self.path, "read"))?;
+        let Some(block) = read else {
+            return Err(SpillError::Damaged {
+                path: self.path.clone(),
+            });
+        };
+        spill_store(&self.file, block, directory).map(Some)
+    }
+
+    /// Gives the room for a spill back to the disk: nothing is to be kept.
+    pub(crate) fn give_spill_room_back(&self) {
+        if let Some(directory) = &self.spill {
+            directory.give_room_back();
+        }
+    }
+}
+
+/// Opens the directory for spills, with room for all that is lent.
+pub(super) fn open_spill(
+    config: &StoreConfig,
+    geometry: StoreGeometry,
+) -> Result<Option<SpillDirectory>, WindowStoreError> {
+    let Some((path, lender)) = &config.spill else {
+        return Ok(None);
+    };
+    let room = SpillHead::room(geometry.chunks * geometry.chunk_bytes, geometry.slots);
+    Ok(Some(SpillDirectory::open(path, lender, room)?))
+}
+
+/// Takes up what is on the disk, or a store that was closed for a spill. `None`: the store is used as it was
+/// found.
+pub(super) fn take_up_spill(
+    file: &File,
+    (block, origin): (Option<StoreSuperblock>, StoreOrigin),
+    (geometry, boot): (StoreGeometry, u128),
+    directory: &Option<SpillDirectory>,
+    config: &StoreConfig,
+) -> Result<Option<StoreOrigin>, WindowStoreError> {
+    let path = &config.path;
+    let found = match directory {
+        Some(directory) => directory.find()?,
+        None => None,
+    };
+    let spill = found.as_ref().map_or(FoundSpill::Nothing, |(_, head)| {
+        FoundSpill::Whole(head.incarnation)
+    });
+    let store = found_store(file, block, origin, config).map_err(failed(path, "read"))?;
+    match (plan_start(store, spill, FaultSwitch::NONE), block) {
+        (StartPlan::GoOn, _) => Ok(None),
+        // Its windows are on the disk, too, and may go into another shape from there.
+        (StartPlan::Reopen, Some(_)) if origin == StoreOrigin::OtherShape && found.is_some() => {
+            load(file, (geometry, boot), directory, config)
+        }
+        (StartPlan::Reopen, Some(_)) if origin == StoreOrigin::OtherShape => Ok(None),
+        (StartPlan::Reopen, Some(block)) => {
+            reopen_store(file, block).map_err(failed(path, "open again"))?;
+            Ok(Some(StoreOrigin::Reopened))
+        }
+        (StartPlan::Load, _) => load(file, (geometry, boot), directory, config),
+        (StartPlan::Refuse(refusal), _) => {
+            let spill = directory.as_ref().map(SpillDirectory::spill_path);
+            Err(refused(refusal, spill.unwrap_or_default(), config).into())
+        }
+        (StartPlan::Reopen, None) => Ok(None),
+    }
+}
+
+fn load(
+    file: &File,
+    (geometry, boot): (StoreGeometry, u128),
+    directory: &Option<SpillDirectory>,
+    config: &StoreConfig,
+) -> Result<Option<StoreOrigin>, WindowStoreError> {
+    let Some(directory) = directory else {
+        return Ok(None);
+    };
+    let Some((spill, head)) = directory.find()? else {
+        return Ok(None);
+    };
+    reserve(file, geometry.file_bytes(), &config.path)?;
+    load_spill((&spill, &head, &directory.spill_path()), (file, geometry, boot))?;
+    Ok(Some(StoreOrigin::Loaded))
+}
+
+/// What the rules about spills see in a store. Windows that the settings discard do not count.
+fn found_store(
+    file: &File,
+    block: Option<StoreSuperblock>,
+    origin: StoreOrigin,
+    config: &StoreConfig,
+) -> std::io::Result<FoundStore> {
+    let lives = matches!(origin, StoreOrigin::Restored | StoreOrigin::OtherShape);
+    let Some(block) = block.filter(|_| lives) else {
+        return Ok(FoundStore::Nothing);
+    };
+    if block.closed {
+        return Ok(FoundStore::Closed(block.incarnation));
+    }
+    if config.discard_windows {
+        return Ok(FoundStore::Nothing);
+    }
+    Ok(FoundStore::Open {
+        incarnation: block.incarnation,
+        took_up: block.took_up,
+        occupied: is_occupied(file, block.geometry)?,
+    })
+}
+
+/// Whether the store remembers any journal.
+fn is_occupied(file: &File, geometry: StoreGeometry) -> std::io::Result<bool> {
+    for index in 0..u64::from(geometry.slots) {
+        let mut front = [0; crate::slot::STATE_BYTES];
+        let at = crate::superblock::SUPERBLOCK_BYTES + index * geometry.slot_bytes;
+        std::os::unix::fs::FileExt::read_exact_at(file, &mut front, at)?;
+        if newest(&front).is_some_and(|state| !state.member.may_be_forgotten()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn refused(refusal: StartRefusal, path: std::path::PathBuf, config: &StoreConfig) -> SpillError {
+    let store = config.path.clone();
+    match refusal {
+        StartRefusal::Damaged => SpillError::Damaged { path },
+        StartRefusal::Beside => SpillError::Beside { path, store },
+        StartRefusal::LivedOn => SpillError::LivedOn { path, store },
+    }
+}
