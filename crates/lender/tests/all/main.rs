@@ -13,4 +13,5 @@ mod owner;
 mod pressure;
 mod serve;
 mod spill;
+mod spill_speed;
 mod store;

@@ -232,7 +232,8 @@ impl ServeSettings {
             shards: self.shards.unwrap_or(default.shards),
             wait: self.wait.unwrap_or(default.wait),
             store: self.store,
-            spill: self.spill,
+            // An empty variable turns a service's directory off.
+            spill: self.spill.filter(|directory| !directory.as_os_str().is_empty()),
             pin: self.pin,
             mlock: self.mlock,
             huge_pages: self.huge_pages,

@@ -45,7 +45,11 @@ fn a_shutdown_of_the_lender_while_its_client_is_down_loses_nothing() {
     let mut from_members = 0;
     for round in 0..place.rounds(3) {
         cut(&mut client, &mut disk, 200 + place.random.below(1000));
-        let signal = if round % 2 == 0 { Signal::TERM } else { Signal::POWER };
+        let signal = if round % 2 == 0 {
+            Signal::TERM
+        } else {
+            Signal::POWER
+        };
         assert_eq!(lender.stop(signal), 0, "{}", lender.log_text());
         lender.lose();
         // Without the file the records are gone, and recovery says so.

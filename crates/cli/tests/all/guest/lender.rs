@@ -29,7 +29,9 @@ fn boot(cable: &Cable, directory: &Path, disk: &Path, key: &Path) -> Result<Gues
 
 /// What an init system does before the machine goes off.
 fn shut_down(mut guest: Guest) {
-    guest.must("kill -TERM $(cat /run/lender); while kill -0 $(cat /run/lender) 2>/dev/null; do sleep 0.1; done");
+    guest.must(
+        "kill -TERM $(cat /run/lender); while kill -0 $(cat /run/lender) 2>/dev/null; do sleep 0.1; done",
+    );
     guest.must("grep -q 'the windows are on the disk' /run/log || { cat /run/log; exit 1; }");
     guest.must("umount /run/disk");
     guest.cut(0);
