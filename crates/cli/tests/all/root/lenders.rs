@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::common::{netram, skipped, start};
+use crate::common::{finish, netram, skipped, start};
 
 use super::{TwoHomes, USER, as_user, cannot_be_two, root_runs};
 
