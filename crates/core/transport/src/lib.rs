@@ -40,6 +40,8 @@
 
 pub mod acceptor;
 pub mod address;
+#[doc(hidden)]
+pub mod both_ends;
 mod buffer;
 mod cipher;
 pub mod connect;

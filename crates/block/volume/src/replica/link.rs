@@ -167,7 +167,8 @@ impl ReplicaLink {
 #[cfg(test)]
 mod tests {
     use netram_proto::wire::{FrameHeader, FrameKind};
-    use netram_transport::{HandshakeProgress, Listener, NetAddress, Security, connect};
+    use netram_transport::both_ends::link_pair;
+    use netram_transport::{NetAddress, Security};
 
     use super::*;
 
@@ -176,29 +177,12 @@ mod tests {
     fn a_message_after_the_deadline_does_not_count() {
         let directory = tempfile::tempdir().unwrap();
         let address = NetAddress::Unix(directory.path().join("data"));
-        let listener = Listener::bind(&address, Security::Insecure).unwrap();
-        let talker = std::thread::spawn(move || {
-            let mut pending = loop {
-                match listener.accept(Instant::now()).unwrap() {
-                    Some(pending) => break pending,
-                    None => std::thread::yield_now(),
-                }
-            };
-            let mut link = loop {
-                match pending.advance(Instant::now()).unwrap() {
-                    HandshakeProgress::Done(link) => break link,
-                    HandshakeProgress::NeedRead => std::thread::yield_now(),
-                }
-            };
-            for _ in 0..2 {
-                link.send(&[&FrameHeader::new(FrameKind::Pong).encode(0)])
-                    .unwrap();
-            }
-            link
-        });
-        let link = connect(&address, &Security::Insecure, Duration::from_secs(20)).unwrap();
+        let (link, mut peer) = link_pair(&address, &Security::Insecure);
+        for _ in 0..2 {
+            peer.send(&[&FrameHeader::new(FrameKind::Pong).encode(0)])
+                .unwrap();
+        }
         let mut wire = ReplicaLink::new(link).unwrap();
-        let _peer = talker.join().unwrap();
         let later = Instant::now() + Duration::from_secs(20);
         assert!(wire.await_next(later).unwrap().is_some());
         assert!(wire.await_next(Instant::now()).unwrap().is_none());

@@ -198,7 +198,7 @@ pub(super) fn await_bytes(link: &Link, deadline: Instant) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use netram_transport::{HandshakeProgress, Listener};
+    use netram_transport::both_ends::link_pair;
 
     use super::*;
 
@@ -207,30 +207,13 @@ mod tests {
     fn a_peer_that_talks_of_something_else_is_given_up_at_the_deadline() {
         let directory = tempfile::tempdir().unwrap();
         let address = NetAddress::Unix(directory.path().join("lender"));
-        let listener = Listener::bind(&address, Security::Insecure).unwrap();
-        let talker = std::thread::spawn(move || {
-            let mut pending = loop {
-                match listener.accept(Instant::now()).unwrap() {
-                    Some(pending) => break pending,
-                    None => std::thread::yield_now(),
-                }
-            };
-            let mut link = loop {
-                match pending.advance(Instant::now()).unwrap() {
-                    HandshakeProgress::Done(link) => break link,
-                    HandshakeProgress::NeedRead => std::thread::yield_now(),
-                }
-            };
-            link.send(&[&FrameHeader::new(FrameKind::Pong).encode(0)])
-                .unwrap();
-            let report = StatusReport::default().to_frame_body();
-            let header = FrameHeader::new(FrameKind::Report).encode(report.len());
-            link.send(&[&header, &report]).unwrap();
-            link
-        });
-        let connected = || connect_lender(&address, &Security::Insecure, Duration::from_secs(20)).unwrap();
-        let link = connected();
-        let _peer = talker.join().unwrap();
+        let (link, mut talker) = link_pair(&address, &Security::Insecure);
+        talker
+            .send(&[&FrameHeader::new(FrameKind::Pong).encode(0)])
+            .unwrap();
+        let report = StatusReport::default().to_frame_body();
+        let header = FrameHeader::new(FrameKind::Report).encode(report.len());
+        talker.send(&[&header, &report]).unwrap();
         let late = ask_over(link, Instant::now()).unwrap_err();
         assert!(
             matches!(late.downcast_ref(), Some(LinkFailure::NoAnswer)),

@@ -235,30 +235,10 @@ mod tests {
     use netram_proto::journal::View;
     use netram_proto::time::Nanos;
     use netram_proto::wire::FrameHeader;
+    use netram_transport::both_ends::link_pair;
     use netram_transport::link::RECEIVE_BUFFER_BYTES;
-    use netram_transport::{HandshakeProgress, Listener};
 
     use super::*;
-
-    /// Both ends of a link.
-    fn link_pair(directory: &tempfile::TempDir) -> (Link, Link) {
-        let address = NetAddress::Unix(directory.path().join("member"));
-        let listener = Listener::bind(&address, Security::Insecure).unwrap();
-        let client =
-            std::thread::spawn(move || connect(&address, &Security::Insecure, CONNECT_TIMEOUT).unwrap());
-        let mut pending = loop {
-            match listener.accept(Instant::now()).unwrap() {
-                Some(pending) => break pending,
-                None => std::thread::yield_now(),
-            }
-        };
-        loop {
-            match pending.advance(Instant::now()).unwrap() {
-                HandshakeProgress::Done(link) => return (client.join().unwrap(), link),
-                HandshakeProgress::NeedRead => std::thread::yield_now(),
-            }
-        }
-    }
 
     /// Recovery read from a member for as long as that sent, and looked at no clock: a member that never
     /// stopped kept it for ever.
@@ -266,7 +246,8 @@ mod tests {
     fn one_look_at_a_member_takes_no_more_than_one_read() {
         const BODY: usize = RECEIVE_BUFFER_BYTES / 3;
         let directory = tempfile::tempdir().unwrap();
-        let (mut client, mut member) = link_pair(&directory);
+        let address = NetAddress::Unix(directory.path().join("member"));
+        let (mut client, mut member) = link_pair(&address, &Security::Insecure);
         let view = View::first(JournalId(1));
         let owner = JournalOwner::none(JournalId(1));
         let mut recovery = Recovery::new(&view, Epoch(1), WriterId(1), Lsn(0), Time(0), Nanos(0), Nanos(0))

@@ -12,7 +12,8 @@ use netram_proto::journal::{JoinId, PeerAnswer, RecoveryError, SlotPair, View, V
 use netram_proto::limit::{FRAME_BODY_BYTES_MAX, SLOT_BYTES};
 use netram_proto::port::{Durability, IoError, RecordLog, StorageFile};
 use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
-use netram_transport::{HandshakeProgress, Link, Listener, Security};
+use netram_transport::both_ends::finish;
+use netram_transport::{Link, Listener, Security};
 
 use crate::common::{TestJournal, append};
 
@@ -82,14 +83,7 @@ fn lie(listener: &Listener, lie: Lie, given: &AtomicU64, ended: &AtomicBool) {
             std::thread::sleep(Duration::from_millis(1));
             continue;
         };
-        let link = loop {
-            match pending.advance(Instant::now()) {
-                Ok(HandshakeProgress::Done(link)) => break Some(link),
-                Ok(HandshakeProgress::NeedRead) => std::thread::sleep(Duration::from_millis(1)),
-                Err(_) => break None,
-            }
-        };
-        if let Some(link) = link {
+        if let Ok(link) = finish(&mut pending) {
             serve(link, lie, given, ended);
         }
     }

@@ -13,7 +13,8 @@ use netram_proto::journal::View;
 use netram_proto::limit::RECORD_HEADER_BYTES;
 use netram_proto::port::{AppendError, Durability, RecordLog};
 use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RecordHeader};
-use netram_transport::{HandshakeProgress, Link, Listener, Security};
+use netram_transport::both_ends::finish;
+use netram_transport::{Link, Listener, Security};
 
 const LOG_BYTES: u64 = 1 << 20;
 /// Where a log's records begin in its file.
@@ -114,14 +115,7 @@ impl KeptMember {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
             };
-            let link = loop {
-                match pending.advance(Instant::now()) {
-                    Ok(HandshakeProgress::Done(link)) => break Some(link),
-                    Ok(HandshakeProgress::NeedRead) => std::thread::sleep(Duration::from_millis(1)),
-                    Err(_) => break None,
-                }
-            };
-            if let Some(mut link) = link {
+            if let Ok(mut link) = finish(&mut pending) {
                 while self.answer(&mut link) {}
             }
         }

@@ -9,9 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use netram_transport::{
-    ClusterKey, ConnectError, HandshakeProgress, Link, Listener, NetAddress, Security, connect,
-};
+use netram_transport::both_ends::finish;
+use netram_transport::{ClusterKey, ConnectError, Link, Listener, NetAddress, Security, connect};
 
 use crate::common::PATIENCE;
 
@@ -155,14 +154,7 @@ fn welcome(listener: &Listener) {
     let mut all = Vec::new();
     loop {
         if let Some(mut pending) = listener.accept(Instant::now()).unwrap() {
-            let link = loop {
-                match pending.advance(Instant::now()) {
-                    Ok(HandshakeProgress::Done(link)) => break Some(link),
-                    Ok(_) => thread::sleep(Duration::from_micros(100)),
-                    Err(_) => break None,
-                }
-            };
-            all.push(link);
+            all.push(finish(&mut pending).ok());
         }
         thread::sleep(Duration::from_micros(100));
     }

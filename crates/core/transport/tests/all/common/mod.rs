@@ -4,15 +4,13 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+pub(crate) use netram_transport::both_ends::{PATIENCE, accept, finish, link_pair as pair};
 use netram_transport::{
     ClusterKey, ConnectError, HandshakeError, HandshakeProgress, Link, LinkError, Listener, NetAddress,
-    PendingHandshake, Security, connect,
+    Security, connect,
 };
-
-/// Longer than any step takes on a loaded machine; a test that reaches it has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A temporary directory for sockets, removed on drop.
 pub(crate) struct SocketDir(tempfile::TempDir);
@@ -46,30 +44,6 @@ pub(crate) fn kinds(place: &SocketDir) -> Vec<(NetAddress, Security)> {
     ]
 }
 
-/// Accepts the next connection.
-pub(crate) fn accept(listener: &Listener) -> PendingHandshake {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        if let Some(pending) = listener.accept(Instant::now()).unwrap() {
-            return pending;
-        }
-        assert!(Instant::now() < end, "no client connected");
-        thread::sleep(Duration::from_micros(100));
-    }
-}
-
-/// Drives a handshake to its end.
-pub(crate) fn finish(pending: &mut PendingHandshake) -> Result<Link, HandshakeError> {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        if let HandshakeProgress::Done(link) = pending.advance(Instant::now())? {
-            return Ok(link);
-        }
-        assert!(Instant::now() < end, "the handshake hangs");
-        thread::sleep(Duration::from_micros(100));
-    }
-}
-
 /// Connects two sides whose security may differ, and returns the outcome at both.
 pub(crate) fn meet(
     address: &NetAddress,
@@ -83,12 +57,6 @@ pub(crate) fn meet(
     let lender = finish(&mut pending);
     drop(pending);
     (client.join().unwrap(), lender)
-}
-
-/// Two ends of a link.
-pub(crate) fn pair(address: &NetAddress, security: &Security) -> (Link, Link) {
-    let (client, lender) = meet(address, security.clone(), security.clone());
-    (client.unwrap(), lender.unwrap())
 }
 
 /// Both ends of a Unix link through a middleman that reads, and may change, the bytes on the wire.
