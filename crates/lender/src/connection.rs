@@ -9,7 +9,7 @@
 //! status pauses the session until a report is there.
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

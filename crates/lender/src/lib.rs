@@ -56,6 +56,8 @@ mod store;
 mod superblock;
 #[allow(unsafe_code, reason = "the crate's one unsafe module")]
 mod sys;
+#[cfg(test)]
+mod test_bench;
 
 pub use config::{
     ClientLimits, DataListener, LenderConfig, MemoryWatch, OPERATOR_SUFFIX, operator_path, remove_store,

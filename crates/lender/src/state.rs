@@ -297,26 +297,12 @@ impl Drop for ThreadEndGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_bench::TestDaemon;
 
     #[test]
     fn a_thread_that_panics_stops_the_lender() {
-        let dir = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
-        let config = LenderConfig {
-            memory: 64 * 1024,
-            chunk_bytes: 4096,
-            journals_max: 1,
-            store: Some(dir.path().join("store")),
-            ..LenderConfig::default()
-        };
-        let (store, _) = WindowStore::open(&config.store_config()).unwrap();
-        let wakers = (0..3).map(|_| Waker::new().unwrap()).collect();
-        let shared = Arc::new(DaemonState::new(
-            config,
-            store,
-            None,
-            (Vec::new(), Vec::new()),
-            wakers,
-        ));
+        let daemon = TestDaemon::new(1);
+        let shared = Arc::clone(&daemon.shared);
         let guards = [(); 4].map(|()| ThreadEndGuard(Arc::clone(&shared)));
         let [broken, keeper, other, reporter] = guards;
         let thread = std::thread::spawn(move || {

@@ -2,38 +2,23 @@
 
 use std::sync::mpsc::{Sender, channel};
 
-use netram_transport::{NetAddress, Waker};
-
 use super::*;
-use crate::accept::ClientVisit;
-use crate::config::LenderConfig;
-use crate::connection::tests::link_pair;
-use crate::store::WindowStore;
+use crate::test_bench::{TestDaemon, answers, say};
 
 struct Bench {
-    directory: tempfile::TempDir,
+    daemon: TestDaemon,
     shard: Shard,
     _arrivals: Sender<SessionArrival>,
 }
 
 impl Bench {
     fn new() -> Bench {
-        let directory = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
-        let config = LenderConfig {
-            memory: 64 * 1024,
-            chunk_bytes: 4096,
-            journals_max: 4,
-            store: Some(directory.path().join("store")),
-            ..LenderConfig::default()
-        };
-        let (store, _) = WindowStore::open(&config.store_config()).unwrap();
-        let wakers = (0..3).map(|_| Waker::new().unwrap()).collect();
-        let addresses = (Vec::new(), Vec::new());
-        let shared = Arc::new(DaemonState::new(config, store, None, addresses, wakers));
+        let daemon = TestDaemon::new(4);
+        let shared = Arc::clone(&daemon.shared);
         let journals = ShardJournals::new(Arc::clone(&shared), Vec::new());
         let (arrivals, inbox) = channel();
         Bench {
-            directory,
+            daemon,
             shard: Shard::new(0, shared, Poller::new().unwrap(), inbox, journals),
             _arrivals: arrivals,
         }
@@ -41,15 +26,8 @@ impl Bench {
 
     /// Binds a session. Returns its index at the shard, and the client's end.
     fn bind(&mut self, journal: u128) -> (usize, Link) {
-        let socket = self.directory.path().join("socket");
-        let (mut client, link) = link_pair(&NetAddress::Unix(socket));
-        let mut greeting = Greeting::default();
-        let header = FrameHeader::new(FrameKind::Bind);
-        let body = &journal.to_le_bytes();
-        let bind = netram_proto::wire::Frame { header, body };
-        greeting.session.handle(&bind).unwrap();
-        let account = self.shard.shared.clients.account(None);
-        greeting.visit = Some(ClientVisit::begin(account).unwrap());
+        let (mut client, link) = self.daemon.link_pair();
+        let greeting = self.daemon.greet(JournalId(journal));
         let index = self.shard.vacant.last().copied();
         let index = index.unwrap_or(self.shard.connections.len());
         self.shard.arrive(SessionArrival {
@@ -83,22 +61,6 @@ impl Bench {
         }
         panic!("a journal whose client asks without end never rests");
     }
-}
-
-/// Sends as many frames of this kind as the link takes, up to `count`.
-fn say(client: &mut Link, kind: FrameKind, count: usize) {
-    let frame = FrameHeader::new(kind).encode(0);
-    (0..count).all(|_| client.queue(&[&frame]).is_ok());
-    client.flush().unwrap();
-}
-
-/// Number of frames that the client has got.
-fn answers(client: &mut Link) -> usize {
-    let mut answers = 0;
-    while client.receive().unwrap().is_some() {
-        answers += 1;
-    }
-    answers
 }
 
 #[test]

@@ -61,8 +61,8 @@ impl Owner {
         (header, self.key.sign_fence(&statement))
     }
 
-    /// A writer that has fenced and joined, as the owner.
-    fn writer(&self, lender: &Lender, epoch: u32) -> TestWriter {
+    /// A writer that has fenced and may read the window, as the owner.
+    fn fenced_writer(&self, lender: &Lender, epoch: u32) -> TestWriter {
         let (header, signature) = self.fence(epoch);
         let mut writer = TestWriter {
             link: self.bind(lender),
@@ -74,6 +74,12 @@ impl Owner {
             incarnation: 0,
         };
         assert_eq!(writer.ask(header, &signature.0).header.kind, FrameKind::Fenced);
+        writer
+    }
+
+    /// The same, and it has joined.
+    fn writer(&self, lender: &Lender, epoch: u32) -> TestWriter {
+        let mut writer = self.fenced_writer(lender, epoch);
         assert_eq!(writer.join_window(WINDOW, 1).header.kind, FrameKind::Ack);
         writer
     }
@@ -113,26 +119,8 @@ fn a_client_with_the_cluster_key_cannot_touch_another_ones_journal() {
         assert!(receive(&mut link).is_err(), "the session has ended");
     }
     assert_eq!(state(&lender), before);
-    let mut heir = owner.writer_of_next_epoch(&lender);
+    let mut heir = owner.fenced_writer(&lender, 2);
     assert_eq!(heir.read(START, record.len()), record);
-}
-
-impl Owner {
-    /// A writer of epoch 2 that has fenced and may read the window.
-    fn writer_of_next_epoch(&self, lender: &Lender) -> TestWriter {
-        let (header, signature) = self.fence(2);
-        let mut writer = TestWriter {
-            link: self.bind(lender),
-            journal: self.journal,
-            epoch: header.epoch,
-            writer: WriterId(header.sender),
-            at: ChainPoint { lsn: START, chain: 9 },
-            stable: Lsn(0),
-            incarnation: 0,
-        };
-        assert_eq!(writer.ask(header, &signature.0).header.kind, FrameKind::Fenced);
-        writer
-    }
 }
 
 /// A lender that sees a client's proof must not be able to use it at another lender.
