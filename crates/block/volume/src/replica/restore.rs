@@ -155,6 +155,21 @@ impl DataLenderEndpoint {
     }
 }
 
+/// The copy to restore a volume from, and the conditions.
+#[derive(Clone, Copy, Debug)]
+pub struct RestoreRequest<'a> {
+    /// The data lender that keeps the copy.
+    pub from: &'a DataLenderEndpoint,
+    /// Id of the volume.
+    pub volume: VolumeId,
+    /// Options that tell how to reach the journal's members.
+    pub config: &'a JournalConfig,
+    /// The recovery key, which opens the volume's key.
+    pub recovery: Option<&'a RecoveryKey>,
+    /// Whether the operator declares that the volume's client does not run any more.
+    pub client_is_off: bool,
+}
+
 /// Copies that a data lender keeps.
 #[derive(Clone, Debug)]
 pub struct CopyList {
@@ -183,32 +198,26 @@ pub fn replicas(address: &NetAddress, security: &Security) -> Result<CopyList, R
     }
 }
 
-/// Restores the volume at `root` from the copy of the data lender `from`. `config` tells how to reach the
-/// journal's members, `recovery` opens the volume's key. `client_is_off`: the operator declares that the
-/// volume's client does not run any more.
+/// Restores a volume at `root` from a data lender's copy. `finish` completes its directory before it appears.
 ///
 /// # Errors
 ///
 /// [`RestoreError`] if the path exists, the check refuses, or a step fails. No volume exists then.
 pub fn restore(
     root: &Path,
-    from: &DataLenderEndpoint,
-    volume: VolumeId,
-    config: &JournalConfig,
-    recovery: Option<&RecoveryKey>,
-    client_is_off: bool,
+    request: &RestoreRequest<'_>,
     finish: impl FnOnce(&Path) -> std::io::Result<()>,
 ) -> Result<RestoreReport, RestoreError> {
     let place = VolumePaths::at(root);
     place.check_free()?;
-    let (check, key) = check_with_key(root, from, volume, config, recovery, client_is_off)?;
+    let (check, key) = check_with_key(root, request)?;
     let (key, owner) = match (check.refusal, key) {
         (Some(refusal), _) => return Err(refusal),
         (None, key) => key?,
     };
-    let description = claim::claim(from, volume, &owner)?;
+    let description = claim::claim(request.from, request.volume, &owner)?;
     let mut restored = RestoreReport {
-        volume,
+        volume: request.volume,
         bytes: description.follow.bytes,
         copy_end: description.end.lsn,
         records_from_members: 0,
@@ -220,11 +229,11 @@ pub fn restore(
     let made = place.make(|place| {
         let all = || -> Result<(), RestoreError> {
             let claimant = Claimant {
-                lender: from,
+                lender: request.from,
                 follow: &description.follow,
                 owner: &owner,
             };
-            let released = recover(place, &description, key, config, &claimant, &mut restored)?;
+            let released = recover(place, &description, key, request.config, &claimant, &mut restored)?;
             fill(place, &description, &claimant, &released)?;
             let io = |path: PathBuf| move |source| VolumeCreateError::Io { path, source };
             finish(place.root()).map_err(io(place.settings_file()))?;
@@ -233,7 +242,7 @@ pub fn restore(
                 kept.map_err(io(place.recovery()))?;
             }
             place
-                .mark_unannounced(&from.address)
+                .mark_unannounced(&request.from.address)
                 .map_err(io(place.unannounced()))?;
             place.sync()?;
             // It stays closed until the volume's first word.

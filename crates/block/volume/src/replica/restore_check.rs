@@ -13,8 +13,8 @@ use netram_proto::id::Epoch;
 use netram_proto::journal::{ClaimNote, View};
 
 use super::claim;
-use super::restore::{DataLenderEndpoint, RestoreError};
-use crate::recovery_key::{RecoveryKey, UnwrapError, unwrap};
+use super::restore::{DataLenderEndpoint, RestoreError, RestoreRequest};
+use crate::recovery_key::{UnwrapError, unwrap};
 
 /// A client whose last message is more recent than this may be running: it pings twice a second, and a
 /// restarted one returns within seconds.
@@ -108,22 +108,13 @@ pub(crate) fn now_seconds() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// Checks whether `volume` could be restored at `root`, with the recovery key `recovery`. `client_is_off`:
-/// the operator declares that the volume's client does not run any more.
+/// Checks whether a volume could be restored at `root`.
 ///
 /// # Errors
 ///
 /// [`RestoreError`] if the data lender cannot be asked; a restore that would fail is a `refusal`.
-pub fn check_restore(
-    root: &Path,
-    from: &DataLenderEndpoint,
-    volume: VolumeId,
-    config: &JournalConfig,
-    recovery: Option<&RecoveryKey>,
-    client_is_off: bool,
-) -> Result<RestoreCheck, RestoreError> {
-    let checked = check_with_key(root, from, volume, config, recovery, client_is_off);
-    checked.map(|(check, _)| check)
+pub fn check_restore(root: &Path, request: &RestoreRequest<'_>) -> Result<RestoreCheck, RestoreError> {
+    check_with_key(root, request).map(|(check, _)| check)
 }
 
 /// The key of a volume's records, and the owner that it makes of its holder.
@@ -132,13 +123,9 @@ pub(super) type OwnKey = Result<(DataKey, JournalOwner), UnwrapError>;
 /// Checks like [`check_restore`]. Returns also the volume's key, which exists unless the restore is refused.
 pub(super) fn check_with_key(
     root: &Path,
-    from: &DataLenderEndpoint,
-    volume: VolumeId,
-    config: &JournalConfig,
-    recovery: Option<&RecoveryKey>,
-    client_is_off: bool,
+    request: &RestoreRequest<'_>,
 ) -> Result<(RestoreCheck, OwnKey), RestoreError> {
-    let (description, key) = look_with_key(from, volume, recovery)?;
+    let (description, key) = look_with_key(request)?;
     let copy = copy_facts(&description);
     let mut check = RestoreCheck {
         copy,
@@ -163,11 +150,11 @@ pub(super) fn check_with_key(
         &description.view,
         description.end.lsn,
         data_key,
-        &of_copy(config, &description),
+        &of_copy(request.config, &description),
     );
     check.refusal = journal.refusal.take().map(RestoreError::Journal);
     check.journal = Some(journal);
-    if may_live(&check.copy) && !client_is_off {
+    if may_live(&check.copy) && !request.client_is_off {
         let heard = check.copy.heard;
         check.refusal = Some(RestoreError::LiveClient { heard });
     }
@@ -175,11 +162,13 @@ pub(super) fn check_with_key(
 }
 
 /// Asks for the copy's description: as anybody, for the wrapped key, and as the owner that the key proves.
-fn look_with_key(
-    from: &DataLenderEndpoint,
-    volume: VolumeId,
-    recovery: Option<&RecoveryKey>,
-) -> Result<(ReplicaDescription, OwnKey), RestoreError> {
+fn look_with_key(request: &RestoreRequest<'_>) -> Result<(ReplicaDescription, OwnKey), RestoreError> {
+    let RestoreRequest {
+        from,
+        volume,
+        recovery,
+        ..
+    } = *request;
     let told = claim::look(from, volume, None, LOOK_TIMEOUT)?;
     let identity = told.follow.identity;
     let key = match unwrap(&told.follow.wrapped_key, &identity, recovery) {

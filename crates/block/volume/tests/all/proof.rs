@@ -12,7 +12,7 @@ use netram_journal::{JournalInspector, JournalOpenError as JournalError};
 use netram_proto::id::{Epoch, WriterId};
 use netram_proto::journal::RecoveryError;
 use netram_volume::replica::restore::{
-    DataLenderEndpoint, RestoreError, RestoreReport, check_restore, restore,
+    DataLenderEndpoint, RestoreError, RestoreReport, RestoreRequest, check_restore, restore,
 };
 use netram_volume::{BlockDevice, Volume, VolumeOpenError, VolumeSettings};
 
@@ -51,16 +51,14 @@ fn restore_to(
     finish: impl FnOnce() -> std::io::Result<()>,
 ) -> Result<RestoreReport, RestoreError> {
     let config = in_haste(directory).journal_config().unwrap();
-    let root = directory.join(name);
-    restore(
-        &root,
-        &source(directory),
-        id,
-        &config,
-        None,
+    let request = RestoreRequest {
+        from: &source(directory),
+        volume: id,
+        config: &config,
+        recovery: None,
         client_is_off,
-        |_| finish(),
-    )
+    };
+    restore(&directory.join(name), &request, |_| finish())
 }
 
 fn open(directory: &Path, name: &str, newest: bool) -> Result<Volume, VolumeOpenError> {
@@ -341,14 +339,14 @@ fn command(directory: &Path, name: &str, id: VolumeId) -> Result<(), String> {
         }
         _ => {
             let config = in_haste(directory).journal_config().unwrap();
-            let found = check_restore(
-                &directory.join("restored"),
-                &source(directory),
-                id,
-                &config,
-                None,
-                true,
-            );
+            let request = RestoreRequest {
+                from: &source(directory),
+                volume: id,
+                config: &config,
+                recovery: None,
+                client_is_off: true,
+            };
+            let found = check_restore(&directory.join("restored"), &request);
             found.map_err(|error| told(&error))?;
             let found = Volume::check(&directory.join("volume"), &in_haste(directory));
             found.map(drop).map_err(|error| told(&error))

@@ -9,7 +9,7 @@ use netram_lender::{DataService, Lender, LenderConfig};
 use netram_proto::wire::Frame;
 use netram_transport::{ClusterKey, Link, NetAddress, Security, connect};
 use netram_volume::replica::ReplicaHost;
-use netram_volume::replica::restore::{DataLenderEndpoint, RestoreError, restore};
+use netram_volume::replica::restore::{DataLenderEndpoint, RestoreError, RestoreRequest, restore};
 use netram_volume::{BlockDevice, RecoveryKey, UnwrapError, Volume, VolumePaths, VolumeSettings};
 
 const BLOCK: usize = 4096;
@@ -94,7 +94,14 @@ impl KeyedCluster {
         };
         let config = self.settings().journal_config().unwrap();
         let id = netram_block::VolumeId(self.volume_id());
-        restore(&self.path(name), &from, id, &config, key, true, |_| Ok(()))?;
+        let request = RestoreRequest {
+            from: &from,
+            volume: id,
+            config: &config,
+            recovery: key,
+            client_is_off: true,
+        };
+        restore(&self.path(name), &request, |_| Ok(()))?;
         let (volume, _) = Volume::open_with(&self.path(name), &self.settings()).unwrap();
         Ok(volume)
     }

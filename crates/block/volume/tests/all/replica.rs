@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use netram_block::VolumeId;
 use netram_lender::{Lender, LenderConfig};
 use netram_transport::{NetAddress, Security};
-use netram_volume::replica::restore::{DataLenderEndpoint as From, replicas, restore};
+use netram_volume::replica::restore::{DataLenderEndpoint as From, RestoreRequest, replicas, restore};
 use netram_volume::replica::{DataLenderStatus, ReplicaHost};
 use netram_volume::{BlockDevice, Volume, VolumeOpenError, VolumeSettings};
 
@@ -346,7 +346,14 @@ fn a_volume_that_is_mostly_empty_is_restored_with_its_holes() {
         address: place.address(),
         security: config.security.clone(),
     };
-    restore(&place.path("volume"), &from, id, &config, None, true, |_| Ok(())).unwrap();
+    let request = RestoreRequest {
+        from: &from,
+        volume: id,
+        config: &config,
+        recovery: None,
+        client_is_off: true,
+    };
+    restore(&place.path("volume"), &request, |_| Ok(())).unwrap();
     let volume = place.open();
     until("the restore is complete", || volume.status().restoring.is_none());
     assert_eq!(volume.status().disk.statistics.copied, blocks.len() as u64);
@@ -381,17 +388,20 @@ fn a_lost_client_is_restored_and_serves_at_once() {
         address: place.address(),
         security: config.security.clone(),
     };
-    let wrong = restore(
-        &place.path("volume"),
-        &from,
-        VolumeId(1),
-        &config,
-        None,
-        true,
-        |_| Ok(()),
-    );
+    let request = RestoreRequest {
+        from: &from,
+        volume: id,
+        config: &config,
+        recovery: None,
+        client_is_off: true,
+    };
+    let unknown = RestoreRequest {
+        volume: VolumeId(1),
+        ..request
+    };
+    let wrong = restore(&place.path("volume"), &unknown, |_| Ok(()));
     assert!(wrong.unwrap_err().to_string().contains("keeps no copy"));
-    let restored = restore(&place.path("volume"), &from, id, &config, None, true, |_| Ok(())).unwrap();
+    let restored = restore(&place.path("volume"), &request, |_| Ok(())).unwrap();
     assert!(restored.closed);
     let volume = place.open();
     // Reads and partial writes while nearly every block is missing.

@@ -13,7 +13,9 @@ use netram_lender::{Lender, LenderConfig};
 use netram_proto::journal::RecoveryError;
 use netram_transport::NetAddress;
 use netram_volume::replica::ReplicaHost;
-use netram_volume::replica::restore::{DataLenderEndpoint, RestoreError, RestoreReport, restore};
+use netram_volume::replica::restore::{
+    DataLenderEndpoint, RestoreError, RestoreReport, RestoreRequest, restore,
+};
 use netram_volume::{BlockDevice, Volume, VolumeOpenError, VolumePaths, VolumeSettings};
 
 pub(crate) const PLACE: &str = "NETRAM_TEST_RESTORE";
@@ -301,8 +303,15 @@ fn bring_back_and(
         address: address(directory, "data.sock"),
         security: config.security.clone(),
     };
-    // Its writer was killed a moment ago.
-    restore(&root, &from, id, &config, None, true, |_| {
+    let request = RestoreRequest {
+        from: &from,
+        volume: id,
+        config: &config,
+        recovery: None,
+        // Its writer was killed a moment ago.
+        client_is_off: true,
+    };
+    restore(&root, &request, |_| {
         meanwhile();
         Ok(())
     })

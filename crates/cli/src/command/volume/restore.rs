@@ -11,7 +11,7 @@ use netram_block::VolumeId;
 use netram_journal::JournalConfig;
 use netram_transport::{NetAddress, Security};
 use netram_volume::replica::restore::{
-    DataLenderEndpoint, RestoreCheck, RestoreReport, check_restore, restore,
+    DataLenderEndpoint, RestoreCheck, RestoreReport, RestoreRequest, check_restore, restore,
 };
 use netram_volume::{RecoveryKey, VolumePaths};
 use serde_json::json;
@@ -112,10 +112,15 @@ impl RestoreVolume {
             .as_deref()
             .map(RecoveryKey::load)
             .transpose()?;
-        let recovery = recovery.as_ref();
+        let request = RestoreRequest {
+            from: &from,
+            volume: id,
+            config: &config,
+            recovery: recovery.as_ref(),
+            client_is_off: self.client_is_off,
+        };
         if self.check {
-            let found = check_restore(&self.volume, &from, id, &config, recovery, self.client_is_off)
-                .with_context(what)?;
+            let found = check_restore(&self.volume, &request).with_context(what)?;
             return self.tell_check(&found);
         }
         let settings = self.settings()?;
@@ -123,16 +128,7 @@ impl RestoreVolume {
             let written = write_settings(&VolumePaths::at(root).settings_file(), &settings);
             written.map_err(|error| io::Error::other(format!("{error:#}")))
         };
-        let restored = restore(
-            &self.volume,
-            &from,
-            id,
-            &config,
-            recovery,
-            self.client_is_off,
-            write,
-        )
-        .with_context(what)?;
+        let restored = restore(&self.volume, &request, write).with_context(what)?;
         match self.json {
             true => output::json(&json!({
                 "volume": self.volume,
