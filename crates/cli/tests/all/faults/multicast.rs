@@ -181,13 +181,7 @@ fn commits_go_on_by_multicast_with_loss_doubles_and_reordering_and_survive_kills
     for _ in 0..site.place.rounds(2) {
         let running = client.start();
         running.until_acks_by_rule(100);
-        let heard = client.kill(running);
-        assert_eq!(heard.failure(), None, "a commit failed");
-        eprintln!(
-            "{} commits, the longest stall {:?}",
-            heard.acks, heard.longest_stall
-        );
-        let report = client.recover();
+        let report = client.end_unfailed(running);
         assert!(
             report.from_members >= 50,
             "{report:?}: the disk was not slow at all"

@@ -37,6 +37,12 @@ impl Place {
         self.netram(&[&usual[..], more].concat())
     }
 
+    /// The same with a small journal whose newest writes the lender has too.
+    fn attach_with_lender(&self) -> CommandOutput {
+        let lender = ["--insecure", "--lender", &self.lender.address];
+        self.attach(&[&lender[..], &["--journal-size", "4MiB"]].concat())
+    }
+
     fn json(&self, arguments: &[&str]) -> Value {
         let ran = self.netram(&[arguments, &["--json"]].concat());
         assert_eq!(ran.code, 0, "{}", ran.err);
@@ -56,14 +62,7 @@ fn a_background_mount_is_ready_when_the_command_returns_and_is_listed() {
         return;
     }
     let place = Place::new("background");
-    let lenders = [
-        "--insecure",
-        "--lender",
-        &place.lender.address,
-        "--journal-size",
-        "4MiB",
-    ];
-    let ran = place.attach(&lenders);
+    let ran = place.attach_with_lender();
     assert_eq!(ran.code, 0, "{}", ran.err);
     assert!(ran.out.contains("mounted "), "{}", ran.out);
     let log = place.directory.path().join("dir/log");
@@ -110,15 +109,8 @@ fn the_same_line_typed_again_goes_on_and_other_lenders_are_refused() {
         return;
     }
     let place = Place::new("again");
-    let lenders = [
-        "--insecure",
-        "--lender",
-        &place.lender.address,
-        "--journal-size",
-        "4MiB",
-    ];
     for _ in 0..2 {
-        let ran = place.attach(&lenders);
+        let ran = place.attach_with_lender();
         assert_eq!(ran.code, 0, "{}", ran.err);
         assert_eq!(place.netram(&["mount", "detach", "dir"]).code, 0);
     }

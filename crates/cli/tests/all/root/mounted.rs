@@ -12,6 +12,18 @@ use crate::common::{finish, program, skipped};
 
 use super::{Canary, TwoHomes, USER, cannot_be_two, root_runs, user_does};
 
+/// Mounts `dir` in the background; the path of its journal follows.
+const ATTACH_ON: [&str; 8] = [
+    "mount",
+    "attach",
+    "dir",
+    "--insecure",
+    "--journal-size",
+    "4MiB",
+    "--background",
+    "--on",
+];
+
 /// Root runs it, in a mount namespace of its own: `/dev/fuse` is everybody's there, as udev makes it.
 const GIVE_FUSE: &str = "
     mknod \"$NODE\" c 10 229
@@ -165,17 +177,7 @@ fn a_link_in_the_place_of_the_files_leads_root_nowhere() {
     user_does(&plant, &homes.user);
     let journal = homes.root.join("journal");
     let journal = journal.to_str().unwrap();
-    let attach = [
-        "mount",
-        "attach",
-        "dir",
-        "--on",
-        journal,
-        "--insecure",
-        "--journal-size",
-        "4MiB",
-        "--background",
-    ];
+    let attach = [&ATTACH_ON[..], &[journal]].concat();
     let refused = root_runs(&attach, &homes.user);
     assert_ne!(refused.code, 0, "{}", refused.out);
     assert!(
@@ -217,17 +219,7 @@ fn a_link_of_the_notes_name_is_not_written_through() {
     user_does(&plant, &homes.user);
     let journal = homes.root.join("journal");
     let journal = journal.to_str().unwrap();
-    let attach = [
-        "mount",
-        "attach",
-        "dir",
-        "--on",
-        journal,
-        "--insecure",
-        "--journal-size",
-        "4MiB",
-        "--background",
-    ];
+    let attach = [&ATTACH_ON[..], &[journal]].concat();
     let attached = root_runs(&attach, &homes.user);
     assert_eq!(attached.code, 0, "{}", attached.err);
     canary.lives("mounted");

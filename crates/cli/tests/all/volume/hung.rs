@@ -36,6 +36,55 @@ fn halt(process: &Value) {
     });
 }
 
+/// Attaches a volume that waits long for its lender, which has become its member.
+fn patient_with_member(place: &VolumeFixture, name: &str) -> LenderProcess {
+    let listen = ["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"];
+    let lender = LenderProcess::start(name, &listen);
+    place.attach_with(&lender, &["--patience", "1h"]);
+    until("the lender is a member", || {
+        let members = &place.json(&["status", "db"])["members"];
+        members.as_array().is_some_and(|members| !members.is_empty())
+    });
+    lender
+}
+
+/// Writes a block that the kernel keeps until the device is closed.
+fn written(place: &VolumeFixture) -> File {
+    let device = File::options()
+        .write(true)
+        .open(place.path("run/dev/db"))
+        .unwrap();
+    device.write_all_at(&[7; 4096], 8192).unwrap();
+    device
+}
+
+/// A `netram volume detach` that runs.
+fn detaching(place: &VolumeFixture) -> Started {
+    let mut command = netram();
+    command
+        .args(["volume", "detach", "db"])
+        .current_dir(place.directory.path());
+    command.env("NETRAM_VOLUME_RUN", place.path("run"));
+    Started(start(command.stdout(Stdio::null())))
+}
+
+/// Waits until the device is gone, and finds the block of [`written`] on the volume.
+fn detached_with_its_writes(place: &VolumeFixture, mut detach: Started) {
+    let mut ended = None;
+    until("the device is gone", || {
+        ended = detach.0.try_wait().unwrap();
+        ended.is_some()
+    });
+    assert!(ended.is_some_and(|status| status.success()), "{}", place.log());
+    place.attach();
+    let mut found = [0; 4096];
+    let device = File::open(place.path("run/dev/db")).unwrap();
+    device.read_exact_at(&mut found, 8192).unwrap();
+    drop(device);
+    assert!(found == [7; 4096], "what was written is lost");
+    place.json(&["detach", "db"]);
+}
+
 #[test]
 fn a_file_system_only_waits_when_its_server_hangs() {
     const NAME: &str = "a_file_system_only_waits_when_its_server_hangs";
@@ -65,7 +114,7 @@ fn a_file_system_only_waits_when_its_server_hangs() {
         until("files are being written", || {
             written() > 20 || writing.is_finished()
         });
-        let hung = place.json(&["list"])[0]["attached"]["server"]["id"].clone();
+        let hung = place.server();
         let command = fs::read(format!("/proc/{hung}/cmdline")).unwrap();
         assert!(
             command.starts_with(b"@"),
@@ -82,7 +131,7 @@ fn a_file_system_only_waits_when_its_server_hangs() {
         stop.store(true, Ordering::Relaxed);
         writing.join().unwrap()
     });
-    let log = fs::read_to_string(place.path("run/db/log")).unwrap();
+    let log = place.log();
     assert!(log.contains("seems to hang"), "{log}");
     tool("umount", &[&mount]).unwrap();
     check_files(&device, &mount, synced);
@@ -98,54 +147,23 @@ fn a_device_detached_while_its_server_is_replaced_loses_no_write() {
         return skipped(NAME, &missing);
     }
     let place = VolumeFixture::new();
-    let lender = LenderProcess::start(
-        "hung-a",
-        &["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"],
-    );
-    place.attach_with(&lender, &["--patience", "1h"]);
-    until("the lender is a member", || {
-        let members = &place.json(&["status", "db"])["members"];
-        members.as_array().is_some_and(|members| !members.is_empty())
-    });
-    let server = || place.json(&["list"])[0]["attached"]["server"]["id"].clone();
-    let log = || fs::read_to_string(place.path("run/db/log")).unwrap();
+    let lender = patient_with_member(&place, "hung-a");
     // The kernel has the writes, and has not been asked to send them to the server.
-    let device = File::options()
-        .write(true)
-        .open(place.path("run/dev/db"))
-        .unwrap();
-    device.write_all_at(&[7; 4096], 8192).unwrap();
+    let device = written(&place);
     halt(&lender.id().into());
-    let first = server();
+    let first = place.server();
     kill(&first);
-    until("another server recovers", || server() != first);
+    until("another server recovers", || place.server() != first);
     drop(device);
-    let mut command = netram();
-    command
-        .args(["volume", "detach", "db"])
-        .current_dir(place.directory.path());
-    command.env("NETRAM_VOLUME_RUN", place.path("run"));
-    let mut detach = Started(start(command.stdout(Stdio::null())));
+    let detach = detaching(&place);
     until("the supervisor has heard", || {
-        log().contains("the device is to be detached")
+        place.log().contains("the device is to be detached")
     });
-    let second = server();
+    let second = place.server();
     kill(&second);
-    until("a third recovers", || server() != second);
+    until("a third recovers", || place.server() != second);
     signal(&lender.id().into(), Signal::CONT);
-    let mut ended = None;
-    until("the device is gone", || {
-        ended = detach.0.try_wait().unwrap();
-        ended.is_some()
-    });
-    assert!(ended.is_some_and(|status| status.success()), "{}", log());
-    place.attach();
-    let mut found = [0; 4096];
-    let device = File::open(place.path("run/dev/db")).unwrap();
-    device.read_exact_at(&mut found, 8192).unwrap();
-    drop(device);
-    assert!(found == [7; 4096], "what was written is lost");
-    place.json(&["detach", "db"]);
+    detached_with_its_writes(&place, detach);
 }
 
 #[test]
@@ -159,40 +177,17 @@ fn a_server_that_dies_while_its_device_is_detached_is_replaced() {
     let place = VolumeFixture::new();
     place.json(&["create", "db", "--size", "16MiB", "--journal-size", "4MiB"]);
     place.attach();
-    let server = || place.json(&["list"])[0]["attached"]["server"]["id"].clone();
-    let log = || fs::read_to_string(place.path("run/db/log")).unwrap();
-    let first = server();
+    let first = place.server();
     halt(&first);
-    let device = File::options()
-        .write(true)
-        .open(place.path("run/dev/db"))
-        .unwrap();
-    device.write_all_at(&[7; 4096], 8192).unwrap();
+    let device = written(&place);
     drop(device);
-    let mut command = netram();
-    command
-        .args(["volume", "detach", "db"])
-        .current_dir(place.directory.path());
-    command.env("NETRAM_VOLUME_RUN", place.path("run"));
-    let mut detach = Started(start(command.stdout(Stdio::null())));
+    let detach = detaching(&place);
     // On a busy machine the server may count as silent before detaching begins.
     until("the supervisor says what it waits for", || {
-        log().contains("the device is to be detached")
+        place.log().contains("the device is to be detached")
     });
     kill(&first);
-    let mut ended = None;
-    until("the device is gone", || {
-        ended = detach.0.try_wait().unwrap();
-        ended.is_some()
-    });
-    assert!(ended.is_some_and(|status| status.success()), "{}", log());
-    place.attach();
-    let mut found = [0; 4096];
-    let device = File::open(place.path("run/dev/db")).unwrap();
-    device.read_exact_at(&mut found, 8192).unwrap();
-    drop(device);
-    assert!(found == [7; 4096], "what was written is lost");
-    place.json(&["detach", "db"]);
+    detached_with_its_writes(&place, detach);
 }
 
 #[test]
@@ -202,21 +197,12 @@ fn a_forced_detach_waits_for_no_recovery() {
         return skipped(NAME, &missing);
     }
     let place = VolumeFixture::new();
-    let lender = LenderProcess::start(
-        "hung-b",
-        &["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"],
-    );
-    place.attach_with(&lender, &["--patience", "1h"]);
-    until("the lender is a member", || {
-        let members = &place.json(&["status", "db"])["members"];
-        members.as_array().is_some_and(|members| !members.is_empty())
-    });
+    let lender = patient_with_member(&place, "hung-b");
     halt(&lender.id().into());
-    let first = place.json(&["list"])[0]["attached"]["server"]["id"].clone();
+    let first = place.server();
     kill(&first);
-    let log = || fs::read_to_string(place.path("run/db/log")).unwrap();
     until("it is said who is waited for", || {
-        log().contains(&lender.address) && log().contains("patience")
+        place.log().contains(&lender.address) && place.log().contains("patience")
     });
     place.json(&["detach", "db", "--force"]);
     assert_eq!(place.json(&["list"]), Value::Array(Vec::new()));

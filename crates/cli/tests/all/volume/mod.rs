@@ -76,6 +76,27 @@ impl VolumeFixture {
         self.attach();
     }
 
+    /// Creates `db` with two lenders, and attaches it.
+    fn attach_with_two(&self, names: [&str; 2]) -> [LenderProcess; 2] {
+        let listen = ["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"];
+        let lenders = names.map(|name| LenderProcess::start(name, &listen));
+        let [a, b] = lenders.each_ref().map(|lender| lender.address.as_str());
+        let made = ["create", "db", "--size", "64MiB", "--journal-size", "16MiB"];
+        self.json(&[&made[..], &["--insecure", "--lender", a, "--lender", b]].concat());
+        self.attach();
+        lenders
+    }
+
+    /// Process of the server of the attached `db`.
+    fn server(&self) -> Value {
+        self.json(&["list"])[0]["attached"]["server"]["id"].clone()
+    }
+
+    /// Log of the supervisor of `db`.
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("run/db/log")).unwrap()
+    }
+
     /// The device's link, and a directory to mount it on.
     fn device_and_mount(&self) -> (String, String) {
         let mount = self.path("mount");
@@ -351,14 +372,7 @@ fn an_attached_volume_outlives_its_killed_server_with_every_synced_file() {
         return skipped(NAME, &missing);
     }
     let place = VolumeFixture::new();
-    let lenders = ["disk-a", "disk-b"].map(|name| {
-        let listen = ["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"];
-        LenderProcess::start(name, &listen)
-    });
-    let [a, b] = lenders.each_ref().map(|lender| lender.address.as_str());
-    let made = ["create", "db", "--size", "64MiB", "--journal-size", "16MiB"];
-    place.json(&[&made[..], &["--insecure", "--lender", a, "--lender", b]].concat());
-    place.attach();
+    let _lenders = place.attach_with_two(["disk-a", "disk-b"]);
     let (device, mount) = place.device_and_mount();
     tool("mkfs.ext4", &["-q", "-F", &device]).unwrap();
     let mut synced = 0;

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::LenderProcess;
 use crate::volume::{
     VolumeFixture, can_attach, check_files, content, kill, skipped, tool, until, write_synced,
 };
@@ -20,14 +19,7 @@ fn a_file_system_only_waits_when_its_server_is_killed() {
         return skipped(NAME, &missing);
     }
     let place = VolumeFixture::new();
-    let lenders = ["wait-a", "wait-b"].map(|name| {
-        let listen = ["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"];
-        LenderProcess::start(name, &listen)
-    });
-    let [a, b] = lenders.each_ref().map(|lender| lender.address.as_str());
-    let made = ["create", "db", "--size", "64MiB", "--journal-size", "16MiB"];
-    place.json(&[&made[..], &["--insecure", "--lender", a, "--lender", b]].concat());
-    place.attach();
+    let _lenders = place.attach_with_two(["wait-a", "wait-b"]);
     let (device, mount) = place.device_and_mount();
     // Smaller than the device: its end is not used.
     tool("mkfs.ext4", &["-q", "-F", &device, "48M"]).unwrap();
@@ -56,7 +48,7 @@ fn a_file_system_only_waits_when_its_server_is_killed() {
                 from.exists() || writing.is_finished()
             });
             std::thread::sleep(Duration::from_millis(17 * round));
-            let server = place.json(&["list"])[0]["attached"]["server"]["id"].clone();
+            let server = place.server();
             kill(&server);
             servers.push(server);
             until("another server has taken over", || {

@@ -160,6 +160,17 @@ impl FaultsClient {
         self.learn(&heard);
         heard
     }
+
+    /// Kills the process, of which no commit has failed, and recovers.
+    pub(crate) fn end_unfailed(&mut self, running: ClientProcess) -> WorkerRecovery {
+        let heard = self.kill(running);
+        assert_eq!(heard.failure(), None, "a commit failed");
+        eprintln!(
+            "{} commits, the longest stall {:?}",
+            heard.acks, heard.longest_stall
+        );
+        self.recover()
+    }
 }
 
 impl ClientReport {
