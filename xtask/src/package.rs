@@ -1,5 +1,5 @@
-//! What is published can be packaged, and says what it is: a stranger finds it by its words, and its source
-//! by its link.
+//! Published crates can be packaged, and say what they are: a stranger finds them by their words, and their
+//! source by its link.
 
 use std::path::Path;
 
@@ -61,7 +61,7 @@ fn is_published(package: &Value) -> bool {
     publish.is_none_or(|registries| !registries.is_empty())
 }
 
-/// What the package's manifest does not say, and which of its dependencies has no version.
+/// Statements that the package's manifest lacks, and its dependencies without a version.
 fn faults(package: &Value) -> Vec<String> {
     let name = name(package).unwrap_or("a package");
     let is_missing = |key: &&str| match package.get(key) {

@@ -14,7 +14,7 @@ const OPENINGS: [&str; 10] = [
     "What", "Whatever", "Who", "Whoever", "It", "That", "Of", "So", "Nothing", "There",
 ];
 /// Doc comments that may open with one of them, in thousandths.
-const OPENINGS_MAX: u64 = 10;
+const OPENINGS_MAX: u64 = 1;
 /// Names of public types that may be defined more than once, in thousandths.
 const DUPLICATES_MAX: u64 = 30;
 /// Columns of a comment or a line of Markdown.
@@ -22,7 +22,7 @@ const COLUMNS_MAX: usize = 110;
 /// Faults of one kind that are listed.
 const LISTED_MAX: usize = 20;
 
-/// What was counted in the tree.
+/// Counts of the tree.
 #[derive(Debug, Default)]
 struct Counts {
     comments: u64,

@@ -1,5 +1,5 @@
-//! What rustfmt and clippy do not see: how long files and functions are, what was left behind, where `unsafe`
-//! stands.
+//! Checks that rustfmt and clippy do not make: how long files and functions are, what was left behind, where
+//! `unsafe` stands.
 
 use std::path::Path;
 
@@ -39,7 +39,7 @@ const LEFTOVER_MACROS: [&str; 3] = ["todo", "unimplemented", "dbg"];
 /// A note to oneself. Spelt in two halves, so that this line is not one.
 const NOTE: &str = concat!("FIX", "ME");
 
-/// What the gate found in one file.
+/// Findings of the gate in one file.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Findings {
     faults: Vec<String>,

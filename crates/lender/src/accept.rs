@@ -47,7 +47,7 @@ pub(crate) struct Greeting {
     question: Option<ReportTicket>,
 }
 
-/// What a connection costs its client, given back on drop.
+/// The cost of a connection for its client, given back on drop.
 pub(crate) struct ClientVisit {
     pub(crate) account: Arc<ClientAccount>,
     _connection: ResourceCharge,

@@ -41,7 +41,7 @@ pub(crate) struct TurnContext<'a> {
     pub(crate) counters: &'a ShardCounters,
 }
 
-/// What a turn did.
+/// Outcome of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TurnOutcome {
     /// Whether there were frames.
@@ -452,7 +452,7 @@ fn may_fence(owner: Option<OwnerId>, journal: &MemberJournal, frame: &Frame<'_>)
     allows_fence(journal.id, frame, journal.last_fence(), is_signed)
 }
 
-/// What a turn has read, and the time that it takes beside accepted appends.
+/// Frames that a turn has read, and the time that it takes beside accepted appends.
 #[derive(Default)]
 struct TurnTally {
     frames: u64,

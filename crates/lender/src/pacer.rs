@@ -6,7 +6,7 @@ use netram_transport::{WaitPolicy, WaitStep};
 
 use crate::limit::{DIRECT_CONNECTIONS_MAX, DIRECT_ROUNDS};
 
-/// What to do in a round.
+/// Step of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RoundStep {
     /// Ask every session directly: they are few.

@@ -17,7 +17,7 @@ use crate::world::World;
 const CLIENT: usize = usize::MAX;
 const NAME: u64 = 0xBAD;
 
-/// What a stranger must not change of a replica: session, header, view, end of the durable log.
+/// The parts of a replica that no stranger may change: session, header, view, end of the durable log.
 pub(crate) type ReplicaStanding = (Option<u64>, ReplicaHeader, View, ChainPoint);
 
 impl SimDataLender {

@@ -48,7 +48,7 @@ pub(super) enum RegionRule {
     Outcome,
     /// At quiescence no lender has a window of a node that is gone.
     Forgotten,
-    /// Whoever does not own a node's journal changes nothing of the node.
+    /// A client that does not own a node's journal changes nothing of the node.
     Owner,
 }
 

@@ -1,5 +1,5 @@
-//! What cargo checks beside the tests, one command as a test each: most tests wait for processes and disks,
-//! so a core is free. A command of its own after the tests would keep all of them waiting.
+//! Checks that cargo makes beside the tests, one command as a test each: most tests wait for processes and
+//! disks, so a core is free. A command of its own after the tests would keep all of them waiting.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -335,8 +335,8 @@ impl ReplicaDescription {
         self.condition == ReplicaCondition::TakenOver || ours.lacks_epoch_of(&self.view)
     }
 
-    /// What a client learns that has not proven to own the volume's journal: sizes and ages, and the wrapped
-    /// key, without which no restore could prove anything.
+    /// The description for a client that has not proven to own the volume's journal: sizes and ages, and the
+    /// wrapped key, without which no restore could prove anything.
     pub fn for_strangers(self) -> ReplicaDescription {
         ReplicaDescription {
             closed: None,

@@ -39,13 +39,13 @@ pub struct AcceptorLimits {
     pub flood_log_interval: Duration,
 }
 
-/// What an [`Acceptor`] leaves to its owner.
+/// Decisions that an [`Acceptor`] leaves to its owner.
 pub trait ConnectionHandler {
     /// The right of a connection to be served, given back on drop.
     type Permit;
     /// State of a connection from its handshake to its request.
     type Greeting: Default;
-    /// What a client asks for.
+    /// A client's request.
     type Request;
 
     /// Whether the acceptor must end. Wake it to make it look.

@@ -61,7 +61,7 @@ pub struct Link {
     fault: Option<LinkError>,
 }
 
-/// What both ends of a link know of it after the handshake.
+/// Facts of a link that both ends know after the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkSession {
     /// The wire version that the lender chose.

@@ -88,7 +88,7 @@ pub enum BackingDirectoryError {
     /// Another user has, or can change, what netram keeps of the directory.
     #[error("{} {reason}: only the user who mounted the directory may recover it; run the command as that user", .path.display())]
     NotPrivate {
-        /// What netram keeps of the directory.
+        /// The file or directory of netram's.
         path: PathBuf,
         /// Kind, owner or mode that it has.
         reason: String,

@@ -17,7 +17,7 @@ const SET_IDS: RawMode = 0o6000;
 /// Prefixes of names of extended attributes that give rights, and that only privileged programs set.
 const PRIVILEGED_XATTRS: [&[u8]; 2] = [b"security.", b"trusted."];
 
-/// What a replay may give, and what it withheld.
+/// Rights that a replay may give, and those that it withheld.
 #[derive(Debug)]
 pub(crate) struct ReplayRights {
     /// Owner and group of the mounted directory.

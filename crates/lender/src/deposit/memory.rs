@@ -20,7 +20,7 @@ const _: () = assert!(
 pub(crate) struct DepositMemory {
     shared: Arc<DaemonState>,
     chunks: Vec<Chunk>,
-    /// What the chunks cost the client that opened the deposit.
+    /// The cost of the chunks for the client that opened the deposit.
     charge: ResourceCharge,
 }
 

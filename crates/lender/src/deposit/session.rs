@@ -22,7 +22,7 @@ pub(super) struct DepositSession {
     pub(super) withdrawn: bool,
     /// Whether the thread has it on its list of sessions with frames that the kernel does not report again.
     pub(super) is_due: bool,
-    /// What the session costs its client and the lender.
+    /// The cost of the session for its client and the lender.
     _held: (ClientVisit, ConnectionPermit),
 }
 

@@ -80,7 +80,7 @@ fn as_stated(tps: f64) -> String {
     }
 }
 
-/// What the paper says of a whole figure, below its table.
+/// Adds the paper's remarks on a whole figure, below its table.
 fn remarks(text: &mut String, figure: u8, facts: &Tr190Facts) {
     let ranges = facts.ranges(figure).map(|range| {
         let [least, most] = range.tps;

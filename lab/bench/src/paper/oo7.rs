@@ -183,7 +183,7 @@ fn colour(store: SqlStoreEngine) -> PlotColour {
     }
 }
 
-/// What the paper says of single operations, by each store's best place over TCP.
+/// The paper's claims about single operations, by each store's best place over TCP.
 pub(super) fn claims(report: &SqlStoreReport, facts: &Tr190Facts) -> Vec<Tr190Claim> {
     let mut claims = Vec::new();
     for store in &report.stores {

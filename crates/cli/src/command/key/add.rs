@@ -27,7 +27,7 @@ use crate::output;
 pub struct AddClient {
     /// The client's name: up to 32 letters, digits, `-`, `_` and `.`
     name: String,
-    /// What it may have
+    /// Its limits and rights
     #[arg(value_name = "LIMIT=AMOUNT")]
     limits: Vec<String>,
     #[command(flatten)]

@@ -16,7 +16,7 @@ use crate::time::{Nanos, Time};
 pub const SIDE_WORK_PART: u64 = 16;
 /// The allowance of a journal without a window: some fifty turns.
 pub const SIDE_WORK_FREE: Nanos = Nanos::from_us(500);
-/// What a window adds to the allowance for each MiB: several times what reading it takes.
+/// Allowance for each MiB of a window: several times what reading it takes.
 pub const SIDE_WORK_FREE_PER_MIB: Nanos = Nanos::from_ms(2);
 /// An allowance fills up again in this many times the time that it grants. A thousand journals that do
 /// nothing but use theirs take a quarter of a thread.
@@ -27,7 +27,7 @@ pub const SIDE_WORK_REST_MAX: Nanos = Nanos::from_ms(100);
 /// The side work of one journal at one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SideWork {
-    /// What is used of the allowance.
+    /// The used part of the allowance.
     used: Nanos,
     /// When `used` was right.
     at: Time,
@@ -118,7 +118,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
     const WINDOW: u64 = 8 << 20;
-    /// What a turn of a session takes that asks without end.
+    /// Time of a turn of a session that asks without end.
     const TURN: Nanos = Nanos::from_us(20);
 
     /// One thread, an honest client that commits one record after the other, and `noisy` journals whose

@@ -1,4 +1,4 @@
-//! What a named client has a share of, or a right to, at a lender or at the server of a shared region.
+//! Shares and rights of a named client at a lender or at the server of a shared region.
 
 use core::fmt;
 
@@ -88,7 +88,7 @@ impl fmt::Display for ClientResource {
 /// A refusal for a client that may not have what it asks for, from its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientLimitRefusal {
-    /// What the client may not have; `None` for a number that this version does not know.
+    /// The resource that is refused; `None` for a number that this version does not know.
     pub resource: Option<ClientResource>,
     /// The amount that it may have; zero if none.
     pub limit: u64,

@@ -63,7 +63,7 @@ pub enum SessionKind {
 #[derive(Clone, Debug, Default)]
 pub struct SessionPermit {
     _counted: Arc<()>,
-    /// What the session costs its client.
+    /// The cost of the session for its client.
     _client: Vec<Arc<ResourceCharge>>,
 }
 
@@ -233,7 +233,7 @@ impl SessionPermit {
 struct Greeting {
     /// The journal that the client has proven to own.
     owned: Option<JournalId>,
-    /// What its connection and its session cost it.
+    /// The cost of its connection and its session.
     charges: Vec<Arc<ResourceCharge>>,
 }
 
