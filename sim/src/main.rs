@@ -3,12 +3,12 @@
 //! exits with 1 if a seed broke a rule.
 #![forbid(unsafe_code)]
 
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
 use netram_proto::planted::{FaultSwitch, PlantedFault};
 use netram_sim::region::REGION_RULES;
-use netram_sim::runner::{SeedFailure, SeedsSummary, run_seeds};
+use netram_sim::runner::{SeedFailure, SeedsSummary, run_seeds, tell_story};
 use netram_sim::scenario::{
     has_data_lender, has_spills, is_database, is_deposit, is_files, is_intruded, is_region, is_shared,
 };
@@ -88,7 +88,7 @@ fn main() -> ExitCode {
         &|seed| arguments.kinds.iter().all(|is_kind| is_kind(seed)),
         &progress,
     );
-    report(&summary, &arguments);
+    report(&summary, &arguments, planted);
     if summary.failures.is_empty() {
         ExitCode::SUCCESS
     } else {
@@ -96,11 +96,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn report(summary: &SeedsSummary, arguments: &Arguments) {
-    let mut out = String::new();
+fn report(summary: &SeedsSummary, arguments: &Arguments, planted: FaultSwitch) {
     for failure in &summary.failures {
-        out.push_str(&describe_failure(failure, arguments.verbose));
+        match arguments.verbose {
+            true => tell_story(failure.seed, planted, BufWriter::new(std::io::stdout())),
+            false => print_out(&last_lines(failure)),
+        }
+        print_out(&describe_failure(failure));
     }
+    let mut out = String::new();
     let count = |name| summary.coverage.get(name);
     out.push_str(&format!(
         "runs {}, events {}, crashes {}, recoveries {}, acked records {}, refusals {}, lost {}\n",
@@ -124,24 +128,22 @@ fn report(summary: &SeedsSummary, arguments: &Arguments) {
         summary.passed,
         summary.failures.len()
     ));
-    // If no process reads the report, there is no one to tell.
-    let _ = std::io::stdout().write_all(out.as_bytes());
+    print_out(&out);
 }
 
-fn describe_failure(failure: &SeedFailure, verbose: bool) -> String {
-    let lines = if verbose {
-        failure.trace_lines.len()
-    } else {
-        TRACE_LINES.min(failure.trace_lines.len())
-    };
-    let story = failure.trace_lines[failure.trace_lines.len() - lines..].join("\n");
+fn last_lines(failure: &SeedFailure) -> String {
+    let skipped = failure.trace_lines.len().saturating_sub(TRACE_LINES);
+    failure.trace_lines[skipped..].join("\n") + "\n"
+}
+
+fn describe_failure(failure: &SeedFailure) -> String {
     let rule = match failure.rule {
         0 => String::from("liveness"),
         rule if rule > REGION_RULES => format!("rule {} of docs/design/shared.md", rule - REGION_RULES),
         rule => format!("rule {rule}"),
     };
     format!(
-        "{story}\nseed {} broke {rule}: {}\nreplay: cargo xtask sim --seeds 1 --from {}\n\n",
+        "seed {} broke {rule}: {}\nreplay: cargo xtask sim --seeds 1 --from {}\n\n",
         failure.seed, failure.what, failure.seed
     )
 }
@@ -195,6 +197,11 @@ fn parse_fault(name: &str) -> Result<PlantedFault, String> {
             .collect();
         format!("faults that can be planted:\n{}", names.join("\n"))
     })
+}
+
+fn print_out(text: &str) {
+    // If no process reads the report, there is no one to tell.
+    let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 fn print_line(line: &str) {

@@ -1,6 +1,8 @@
 //! Runs many seeds on threads. It catches and counts panics and broken rules, and makes each replayable.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Mutex;
@@ -11,7 +13,7 @@ use netram_proto::planted::FaultSwitch;
 use crate::check::RuleViolation;
 use crate::coverage::Coverage;
 use crate::scenario::{RunOutcome, run};
-use crate::trace::TraceLines;
+use crate::trace::{TraceLines, TraceSink};
 
 /// A seed that broke a rule, or panicked.
 #[derive(Clone, Debug)]
@@ -48,7 +50,7 @@ pub fn run_seed(seed: u64, planted: FaultSwitch) -> Result<RunOutcome, Box<SeedF
         Err(payload) => failure_of(&*payload).0,
     };
     let story: TraceLines = Rc::default();
-    let (rule, what) = match attempt(seed, planted, Some(Rc::clone(&story))) {
+    let (rule, what) = match attempt(seed, planted, Some(TraceSink::Last(Rc::clone(&story)))) {
         Err(payload) => failure_of(&*payload),
         Ok(_) => (
             rule,
@@ -64,7 +66,16 @@ pub fn run_seed(seed: u64, planted: FaultSwitch) -> Result<RunOutcome, Box<SeedF
     }))
 }
 
-fn attempt(seed: u64, planted: FaultSwitch, story: Option<TraceLines>) -> std::thread::Result<RunOutcome> {
+/// Runs one seed again, and writes its whole story to `output` while it runs.
+pub fn tell_story(seed: u64, planted: FaultSwitch, output: impl Write + 'static) {
+    let output = Rc::new(RefCell::new(output));
+    // The caller knows how the seed ends.
+    let _ = attempt(seed, planted, Some(TraceSink::All(Rc::clone(&output) as _)));
+    // If no process reads the story, there is no one to tell.
+    let _ = output.borrow_mut().flush();
+}
+
+fn attempt(seed: u64, planted: FaultSwitch, story: Option<TraceSink>) -> std::thread::Result<RunOutcome> {
     catch_unwind(AssertUnwindSafe(|| run(seed, planted, story)))
 }
 

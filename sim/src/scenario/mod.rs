@@ -27,7 +27,7 @@ use crate::deposit;
 use crate::profile::{LinkKind, WorldProfile};
 use crate::region;
 use crate::rng::Rng;
-use crate::trace::{EventTrace, TraceLines};
+use crate::trace::{EventTrace, TraceSink};
 use crate::world::World;
 
 /// Result of one seed's run that broke no rule.
@@ -172,7 +172,7 @@ fn separate_world(seed: u64) -> Option<RunWorld> {
 }
 
 /// Runs `seed`. Unwinds with a [`crate::check::RuleViolation`] when a rule is broken.
-pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceLines>) -> RunOutcome {
+pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceSink>) -> RunOutcome {
     let mut rng = Rng::new(seed);
     if let Some(run) = separate_world(seed) {
         let (hash, coverage) = run(rng, planted, EventTrace::new(story));

@@ -4,3 +4,4 @@
 
 mod planted;
 mod seeds;
+mod story;
