@@ -85,7 +85,7 @@ fn parent(path: &Path) -> &Path {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::ClientLimits;
+    use netram_proto::client::ClientLimits;
 
     fn add(path: &Path, name: &str) -> Result<ClientsFile, ClientsFileError> {
         change_file(path, |file| {

@@ -24,7 +24,7 @@ use netram_proto::wire::ClientResource;
 use netram_transport::{ClusterKey, KeyId};
 use zeroize::Zeroizing;
 
-use crate::limits::ClientLimits;
+use netram_proto::client::ClientLimits;
 
 /// Maximum bytes of the file: a thousand clients.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -49,7 +49,7 @@ pub enum ClientsFileError {
     NotSecret {
         /// The file.
         path: PathBuf,
-        /// Who may.
+        /// The wrong mode or owner.
         refusal: SecretRefusal,
     },
     /// A line says something that cannot be.
@@ -59,7 +59,7 @@ pub enum ClientsFileError {
         path: PathBuf,
         /// Number of the line, from 1.
         line: usize,
-        /// What is wrong, and what would be right.
+        /// The mistake, and its remedy.
         problem: String,
     },
     /// A change would make the file wrong, or names a client that it does not have.
@@ -82,7 +82,7 @@ pub struct ClientEntry {
     pub name: Box<str>,
     /// Its keys, one or two, the older first.
     pub keys: Vec<ClusterKey>,
-    /// What it may have.
+    /// Its limits and rights.
     pub limits: ClientLimits,
     /// Indices of the lines of its name and its keys.
     name_line: usize,

@@ -4,7 +4,8 @@
 //!
 //! A [`ClientsFile`] has names, keys, rights and limits. A [`ClientRegistry`] serves from it: its
 //! [`KeyRing`](netram_transport::KeyRing) tells a listener which keys to accept, and an account of each
-//! client ([`ClientAccount`]) counts what the client has. The file can be read again at any time.
+//! client ([`ClientAccount`]) counts what the client has, as `netram_proto::client` decides. The file can be
+//! read again at any time.
 //!
 //! Without a file everybody who has the cluster key is one client without a name, who may have everything.
 //!
@@ -12,20 +13,17 @@
 //! |---|---|
 //! | [`file`](mod@file) | the syntax of the file, and its changes |
 //! | `change` | changes of the file on the disk |
-//! | [`limits`] | what a client may have |
-//! | [`account`] | what it has |
 //! | [`registry`] | which account a link belongs to; what changes when the file does |
 #![forbid(unsafe_code)]
 
-pub mod account;
 mod change;
 pub mod file;
-pub mod limits;
 pub mod registry;
 
-pub use account::{ClientAccount, ClientUsage, OverLimit, ResourceCharge};
 pub use change::change_file;
 pub use file::{ClientEntry, ClientsFile, ClientsFileError};
-pub use limits::{ClientLimits, ServerTotals};
+pub use netram_proto::client::{
+    ClientAccount, ClientLimits, ClientUsage, OverLimit, ResourceCharge, ServerTotals,
+};
 pub use netram_proto::wire::ClientResource;
 pub use registry::{ClientRegistry, RegistryChange};

@@ -1,15 +1,12 @@
 //! The clients of a running server.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use netram_proto::wire::ClientResource;
+use netram_proto::client::{ClientAccount, ClientBook, ClientUsage, ServerTotals};
 use netram_transport::{ClientIdentity, KeyRing, ListenSecurity, Security};
 
-use crate::account::{ClientAccount, ClientUsage};
 use crate::file::{ClientsFile, ClientsFileError};
-use crate::limits::{ClientLimits, ServerTotals};
 
 /// The clients of a server: their keys and their accounts.
 #[derive(Debug)]
@@ -18,19 +15,10 @@ pub struct ClientRegistry {
     file: Option<PathBuf>,
     /// The keys of named clients; no key without a file.
     ring: KeyRing,
-    known: Mutex<KnownClients>,
+    book: Mutex<ClientBook>,
 }
 
-#[derive(Debug, Default)]
-struct KnownClients {
-    totals: ServerTotals,
-    /// What the file says of each client.
-    limits: BTreeMap<Box<str>, ClientLimits>,
-    /// The accounts of these clients, and of others that still have something.
-    accounts: BTreeMap<Box<str>, Arc<ClientAccount>>,
-}
-
-/// What reading the file again has changed.
+/// Changes that reading the file again has brought.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegistryChange {
     /// Names of the clients in the file now.
@@ -47,7 +35,7 @@ impl ClientRegistry {
         ClientRegistry {
             file: None,
             ring: KeyRing::default(),
-            known: Mutex::default(),
+            book: Mutex::default(),
         }
     }
 
@@ -79,9 +67,7 @@ impl ClientRegistry {
 
     /// Sets what the server has for all clients together.
     pub fn set_totals(&self, totals: ServerTotals) {
-        let mut known = self.known();
-        known.totals = totals;
-        known.apply_limits();
+        self.book().set_totals(totals);
     }
 
     /// Reads the file again. Connections of clients that are still in it go on; those whose key is gone are
@@ -94,20 +80,15 @@ impl ClientRegistry {
             return Ok(None);
         };
         let file = ClientsFile::load(path)?;
-        let mut known = self.known();
-        let limits: BTreeMap<Box<str>, ClientLimits> = { file.clients().iter() }
-            .map(|client| (client.name.clone(), client.limits))
-            .collect();
+        let mut book = self.book();
+        let limits = file.clients().iter();
+        let limits = limits.map(|client| (client.name.clone(), client.limits));
+        let revoked = book.replace(limits.collect());
         let change = RegistryChange {
-            clients: limits.keys().cloned().collect(),
+            clients: book.names().cloned().collect(),
             keys: file.clients().iter().map(|client| client.keys.len()).sum(),
-            revoked: { known.limits.keys() }
-                .filter(|name| !limits.contains_key(*name))
-                .cloned()
-                .collect(),
+            revoked,
         };
-        known.limits = limits;
-        known.apply_limits();
         self.ring.replace(file.into_keys());
         Ok(Some(change))
     }
@@ -120,55 +101,25 @@ impl ClientRegistry {
     /// The account of the client of this name, also if the file does not name it any more: what an earlier
     /// process kept for it still counts.
     pub fn account_named(&self, name: &str) -> Arc<ClientAccount> {
-        let mut known = self.known();
-        if let Some(account) = known.accounts.get(name) {
-            return Arc::clone(account);
-        }
-        let account = Arc::new(ClientAccount::new(name.into()));
-        known.accounts.insert(name.into(), Arc::clone(&account));
-        account
+        self.book().account(name)
     }
 
-    /// What each client of the file has, and each other that has something. Empty without names.
+    /// The amounts of each client of the file, and of each other that has something. Empty without names.
     pub fn usage(&self) -> Vec<ClientUsage> {
         if !self.is_named() {
             return Vec::new();
         }
-        let mut known = self.known();
-        let KnownClients { limits, accounts, .. } = &mut *known;
-        accounts.retain(|name, account| {
-            limits.contains_key(name) || account.is_in_use() || Arc::strong_count(account) > 1
-        });
-        let named = accounts.values().filter(|account| !account.name().is_empty());
-        named.map(|account| account.usage()).collect()
+        self.book().usage()
     }
 
-    fn known(&self) -> MutexGuard<'_, KnownClients> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl KnownClients {
-    /// Makes an account for each client of the file, and sets the limits of all accounts.
-    fn apply_limits(&mut self) {
-        for name in self.limits.keys() {
-            let new = || Arc::new(ClientAccount::new(name.clone()));
-            self.accounts.entry(name.clone()).or_insert_with(new);
-        }
-        for (name, account) in &self.accounts {
-            let Some(limits) = self.limits.get(name) else {
-                continue;
-            };
-            for resource in ClientResource::ALL {
-                let limit = limits.effective(resource, &self.totals, self.limits.len());
-                account.set_limit(resource, limit);
-            }
-        }
+    fn book(&self) -> MutexGuard<'_, ClientBook> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use netram_proto::wire::ClientResource;
     use netram_transport::{ClusterKey, KeyId};
 
     use super::*;

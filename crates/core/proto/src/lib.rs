@@ -12,6 +12,7 @@
 //! | [`multicast`] | appends multicast once to all members: datagrams, reassembly, missing ranges |
 //! | [`member`] | a lender's side of one journal: fence, join, append, trim, read |
 //! | [`spill`] | when a memory may be written to a disk, and what the next start does with it |
+//! | [`client`] | what each named client may have of a server, and what it has |
 //! | [`owner`] | who owns a journal; what its owner signs |
 //! | [`journal`] | the writer's side: views and acknowledgements, the local log, recovery |
 //! | [`failure`] | the meaning of a failed system call: data lost, retry, or report |
@@ -22,6 +23,7 @@
 
 extern crate alloc;
 
+pub mod client;
 pub mod failure;
 pub mod id;
 pub mod journal;

@@ -2,12 +2,15 @@
 //!
 //! Threads take and give back without a lock; no append does either.
 
-use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use alloc::boxed::Box;
+use alloc::string::ToString;
+use alloc::sync::Arc;
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytesize::ByteSize;
-use netram_proto::wire::ClientResource;
+
+use crate::wire::ClientResource;
 
 const RESOURCES: usize = ClientResource::ALL.len();
 
@@ -23,7 +26,7 @@ pub struct ClientAccount {
 pub struct OverLimit {
     /// The client's name; empty without named clients.
     pub client: Box<str>,
-    /// What it asked for.
+    /// The resource that it asked for.
     pub resource: ClientResource,
     /// The amount that it would have had then.
     pub asked: u64,
@@ -54,9 +57,9 @@ impl fmt::Display for OverLimit {
     }
 }
 
-impl std::error::Error for OverLimit {}
+impl core::error::Error for OverLimit {}
 
-/// What one client has, for a report.
+/// The amounts of one client, for a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientUsage {
     /// The client's name.
@@ -77,8 +80,8 @@ impl ClientAccount {
     pub(crate) fn new(name: Box<str>) -> ClientAccount {
         ClientAccount {
             name,
-            limits: std::array::from_fn(|_| AtomicU64::new(u64::MAX)),
-            used: std::array::from_fn(|_| AtomicU64::new(0)),
+            limits: core::array::from_fn(|_| AtomicU64::new(u64::MAX)),
+            used: core::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 
@@ -129,7 +132,7 @@ impl ClientAccount {
         self.limits[resource.index()].load(Relaxed)
     }
 
-    /// What the client has.
+    /// The client's amounts and limits.
     pub fn usage(&self) -> ClientUsage {
         let amount = |resource: ClientResource| {
             let used = self.used[resource.index()].load(Relaxed);

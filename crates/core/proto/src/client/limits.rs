@@ -1,17 +1,16 @@
-//! What a client may have of a server.
+//! Limits of a client at a server.
 
-use netram_proto::wire::ClientResource;
+use crate::wire::ClientResource;
 
 /// By default each of several clients may have one part in this many of the whole.
 const DEFAULT_PART: u64 = 2;
 
-/// What the file says that a client may have. `u64::MAX` is everything, and of a right any amount but zero is
-/// yes.
+/// The file's limits of a client. `u64::MAX` is everything, and of a right any amount but zero is yes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientLimits([Option<u64>; ClientResource::ALL.len()]);
 
 impl ClientLimits {
-    /// What the file says of `resource`; `None` if it says nothing.
+    /// The file's limit of `resource`; `None` if it has none.
     pub fn get(&self, resource: ClientResource) -> Option<u64> {
         self.0[resource.index()]
     }
@@ -40,7 +39,7 @@ impl ClientLimits {
     }
 }
 
-/// What a server has for all clients together.
+/// Amounts that a server has for all clients together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerTotals {
     /// Bytes of memory for windows.
