@@ -1,6 +1,7 @@
 //! Deliveries of the network: frames that arrive are passed on to lenders and to processes.
 
 use crate::check::rule16;
+use crate::client_faults;
 use crate::event::{FrameDirection, FrameInFlight};
 use crate::hostile;
 use crate::net::{FrameArrival, trace_packet};
@@ -60,6 +61,7 @@ fn deliver_to_lender(world: &mut World, conn: usize, lender: usize, packet: &[u8
     let before = world.lenders[lender].state();
     let outcome = world.lenders[lender].on_packet(conn, packet, journal, planted);
     rule16::not_emptied(world, &world.lenders[lender], &before);
+    client_faults::check_answer(world, lender, packet, &outcome);
     if let Some(made_up) = hostile::perhaps_make_up(&mut world.kernel, lender, packet)
         && open
     {

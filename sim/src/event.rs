@@ -73,6 +73,10 @@ pub(crate) enum WorldEvent {
         lender: usize,
         run: SpillRun,
     },
+    /// The operator of a lender gives its clients back what they may have.
+    ClientsGranted {
+        lender: usize,
+    },
     Nemesis,
     /// A program that runs beside the scenario's, a second writer, runs one step.
     Busy {

@@ -2,6 +2,7 @@
 
 use netram_proto::time::{Nanos, Time};
 
+use crate::client_faults;
 use crate::data::events::{on_data_connected, on_data_down, on_data_lost, on_data_up};
 use crate::delivery::{on_closed, on_connected, on_datagram, on_packet};
 use crate::event::WorldEvent;
@@ -44,6 +45,7 @@ pub(crate) fn step(world: &mut World) {
         WorldEvent::LenderStops { lender } => lender_stops(world, lender),
         WorldEvent::LenderRoomBack { lender } => world.lenders[lender].window.limit = LENDER_BYTES,
         WorldEvent::SpillStep { lender, run } => spilling::step(world, lender, run),
+        WorldEvent::ClientsGranted { lender } => client_faults::grant(world, lender),
         WorldEvent::Nemesis => on_nemesis(world),
         WorldEvent::Busy { process } => on_busy(world, process),
         WorldEvent::DataConnected { process, session } => on_data_connected(world, process, session),

@@ -6,6 +6,7 @@ use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::{FrameHeader, FrameKind};
 
 use crate::check::{rule01, rule02};
+use crate::client_faults;
 use crate::damage::{damage_log, damage_slot};
 use crate::event::FrameDirection;
 use crate::event::WorldEvent;
@@ -82,6 +83,9 @@ fn inject_fault(world: &mut World, action: WorldFault) {
             }
         }
         WorldFault::MoveLender => move_lender(world),
+        WorldFault::ShareLender | WorldFault::LimitClient | WorldFault::RevokeClient => {
+            client_faults::inject(world, lender, action);
+        }
         WorldFault::Intrude if world.data.volume_bytes() > 0 => crate::data::intruder::intrude(world),
         WorldFault::Intrude => {
             intruder::run_intruder(&mut world.kernel, &mut world.lenders, &mut world.network, lender)
@@ -138,6 +142,7 @@ fn is_within_budget(world: &mut World, action: WorldFault) -> bool {
             | WorldFault::PowerDomain
             | WorldFault::WithdrawLender
             | WorldFault::SpillLender
+            | WorldFault::RevokeClient
     );
     if world.kernel.profile.within_budget && shrinks {
         // One at a time: a view that shrinks around a member that is already dead has lost more than one.
@@ -329,6 +334,7 @@ pub(crate) fn heal(world: &mut World) {
             world.network.break_all(&mut world.kernel, lender);
         }
         world.lenders[lender].window.limit = LENDER_BYTES;
+        client_faults::grant(world, lender);
         start_lender(world, lender);
     }
     world.processes.resume();

@@ -14,6 +14,7 @@ use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 use crate::check::rule02::MemberObserver;
 use crate::intruder;
 use crate::lender_spill::SpillDisk;
+use crate::named_clients::{self, NamedClients};
 use crate::signatures::is_signed;
 use crate::window_ring::WindowRing;
 
@@ -93,6 +94,8 @@ pub struct SimLender {
     pub remembers: bool,
     /// Whether it has forgotten this journal, which was over.
     pub has_forgotten: bool,
+    /// Its clients, if they have names.
+    pub(crate) clients: Option<NamedClients>,
     /// State of the oracles for this member.
     pub observer: MemberObserver,
 }
@@ -126,6 +129,7 @@ impl SimLender {
             lost_memories: Vec::new(),
             remembers: false,
             has_forgotten: false,
+            clients: None,
             observer: MemberObserver::default(),
         }
     }
@@ -151,12 +155,15 @@ impl SimLender {
         self.withdrawn = false;
         self.member = None;
         self.end_sessions();
+        named_clients::stopped(self);
         self.boot += 1;
     }
 
+    /// Ends all sessions; the memory stays.
     pub(crate) fn end_sessions(&mut self) {
         self.sessions.clear();
         self.listeners.clear();
+        named_clients::dismissed(self);
     }
 
     /// Kills the machine with its memory, whose successor has incarnation `next`.
@@ -169,7 +176,14 @@ impl SimLender {
         self.store = next;
         (self.has_memory, self.closed, self.took_up) = (false, false, None);
         self.has_forgotten = false;
+        named_clients::lost(self);
         self.observer = MemberObserver::default();
+    }
+
+    /// Drops the journal with its window, which a lender must not.
+    pub(crate) fn drop_journal(&mut self) {
+        (self.member, self.saved) = (None, None);
+        self.window.release();
     }
 
     /// Handles a frame that came over connection `conn`.
@@ -183,6 +197,9 @@ impl SimLender {
         let Ok(frame) = Frame::parse(packet) else {
             return PacketOutcome::Ended;
         };
+        if named_clients::turns_away(self, conn, &frame, planted) {
+            return PacketOutcome::Ended;
+        }
         let session = self.sessions.entry(conn).or_insert_with(|| {
             let mut session = LenderSession::default();
             session.plant(planted);
@@ -385,6 +402,7 @@ impl SimLender {
     /// Handles the end of a connection.
     pub fn forget(&mut self, conn: usize) {
         self.listeners.remove(&conn);
+        named_clients::ended(self, conn);
         if self.sessions.remove(&conn).is_some() {
             self.forget_ended_journals();
         }
@@ -399,6 +417,9 @@ impl SimLender {
             self.member = None;
             self.saved = None;
             self.answer_as_memory();
+        }
+        if self.member.is_none() && self.sessions.is_empty() {
+            self.window.payment = None;
         }
     }
 }

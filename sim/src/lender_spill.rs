@@ -8,6 +8,7 @@ use netram_proto::spill::{FoundSpill, FoundStore, SpillRun, SpillStep, StartPlan
 
 use crate::check::rule02::MemberObserver;
 use crate::lender::{LENDER_BYTES, SimLender};
+use crate::named_clients;
 use crate::window_ring::WindowRing;
 
 /// A lender's memory in a file.
@@ -115,6 +116,7 @@ impl SimLender {
                 return self.start(journal, next, planted);
             }
         }
+        named_clients::started(self, planted, self.saved.is_some());
         let Some(state) = self.saved else { return true };
         let restored = match state.spilled {
             true => Member::restore_spilled(journal, (self.incarnation, self.store), state, &self.window),

@@ -9,6 +9,7 @@ use netram_proto::time::{Nanos, Time};
 
 use crate::kernel::SimKernel;
 use crate::lender::SimLender;
+use crate::named_clients::NamedClients;
 use crate::profile::WorldProfile;
 
 /// Time after which a lender's loss of its memory is no longer recent.
@@ -34,7 +35,10 @@ impl Lenders {
     pub(crate) fn new(profile: &WorldProfile) -> Lenders {
         let lenders = (1..).zip(&profile.domains);
         let lenders = lenders.map(|(number, domain)| SimLender::new(domain.clone(), Incarnation(number)));
-        let lenders: Vec<SimLender> = lenders.collect();
+        let mut lenders: Vec<SimLender> = lenders.collect();
+        for lender in lenders.iter_mut().filter(|_| profile.names_clients()) {
+            lender.clients = Some(NamedClients::new(profile.window));
+        }
         Lenders {
             at_address: profile.address_lenders.clone(),
             tampered: vec![false; lenders.len()],

@@ -12,7 +12,7 @@
 //! | [`kernel`], `event` | clock, schedule, random source, trace, counters; the events |
 //! | `event_kernel` | the same for worlds with events of their own |
 //! | [`profile`] | parameters of one seed's world |
-//! | [`lenders`], [`lender`], [`window_ring`] | part: the lenders and their addresses |
+//! | [`lenders`], [`lender`], [`window_ring`], `named_clients` | part: the lenders, addresses and clients |
 //! | `net`, `slots`, `hostile` | part: connections, partitions, answers of a lender that lies |
 //! | [`hosts`], [`disk`], `log_image`, `log_reading` | part: the client's machines and their disks |
 //! | [`history`], [`volume_history`], `past_epochs` | true history, to compare with |
@@ -22,7 +22,7 @@
 //! | [`world`] | the parts together |
 //! | [`check`] | the oracles, one for each rule |
 //! | `delivery`, [`process`], `data::events` | drivers: they pass events to the machines inside |
-//! | `inject`, `damage`, `intruder` | drivers: faults |
+//! | `inject`, `damage`, `intruder`, `client_faults` | drivers: faults |
 //! | `event_loop` | the event loop |
 //! | [`client`] | calls of programs, which run the world while they wait |
 //! | [`region`] | worlds of their own: several nodes that share a region, with its server |
@@ -35,6 +35,7 @@
 mod backing_disk;
 pub mod check;
 pub mod client;
+mod client_faults;
 pub mod coverage;
 mod damage;
 mod data;
@@ -57,6 +58,7 @@ mod lender_spill;
 pub mod lenders;
 mod log_image;
 mod log_reading;
+mod named_clients;
 mod nemesis;
 mod net;
 mod past_epochs;

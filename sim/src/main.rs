@@ -1,6 +1,6 @@
 //! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME]
-//! [--kept|--shared|--spills|--regions|--deposits|--files|--parties|--intruded] [--verbose]`: runs seeds, reports, and
-//! exits with 1 if a seed broke a rule.
+//! [--kept|--shared|--spills|--regions|--deposits|--files|--parties|--intruded|--named] [--verbose]`: runs
+//! seeds, reports, and exits with 1 if a seed broke a rule.
 #![forbid(unsafe_code)]
 
 use std::io::{BufWriter, Write};
@@ -10,13 +10,14 @@ use netram_proto::planted::{FaultSwitch, PlantedFault};
 use netram_sim::region::REGION_RULES;
 use netram_sim::runner::{SeedFailure, SeedsSummary, run_seeds, tell_story};
 use netram_sim::scenario::{
-    has_data_lender, has_spills, is_database, is_deposit, is_files, is_intruded, is_region, is_shared,
+    has_data_lender, has_named_clients, has_spills, is_database, is_deposit, is_files, is_intruded,
+    is_region, is_shared,
 };
 
 const USAGE: &str = "\
 netram-sim: runs netram's machines in a simulated world with seeded faults
 
-usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--spills|--regions|--deposits|--files|--parties|--intruded] [--verbose]
+usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--spills|--regions|--deposits|--files|--parties|--intruded|--named] [--verbose]
 
   --seeds N      number of worlds to run
   --from S       seed of the first world (0)
@@ -29,6 +30,7 @@ usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--sh
   --deposits     run only worlds of owners with pages at lenders (one in 26)
   --files        run only worlds of a directory of files (one in 37)
   --intruded     run only worlds in which a client with the cluster's key may mean harm (one in 12)
+  --named        run only worlds in which lenders' clients may have names and limits (one in 15)
   --parties      run only worlds of processes that have a database open (one in 20)
   --verbose      print the whole trace of a failing seed, and all counters
 ";
@@ -50,7 +52,7 @@ struct Arguments {
 }
 
 /// Flags that limit a run to a kind of world.
-const KINDS: [(&str, fn(u64) -> bool); 8] = [
+const KINDS: [(&str, fn(u64) -> bool); 9] = [
     ("--kept", has_data_lender),
     ("--shared", is_shared),
     ("--spills", has_spills),
@@ -59,6 +61,7 @@ const KINDS: [(&str, fn(u64) -> bool); 8] = [
     ("--files", is_files),
     ("--parties", is_database),
     ("--intruded", is_intruded),
+    ("--named", has_named_clients),
 ];
 
 fn main() -> ExitCode {

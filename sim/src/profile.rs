@@ -66,6 +66,12 @@ pub enum WorldFault {
     Intrude,
     /// A lender stops at once and writes its memory to its disk.
     SpillLender,
+    /// Other clients of a lender take and give back memory.
+    ShareLender,
+    /// A lender's operator lowers a limit of the journal's client, and raises it later.
+    LimitClient,
+    /// A lender's operator revokes the key of the journal's client, and accepts it again later.
+    RevokeClient,
 }
 
 /// Faults that are drawn for any world.
@@ -247,6 +253,25 @@ impl WorldProfile {
             WorldFault::CrashClient,
             WorldFault::CutClient,
         ]);
+    }
+
+    /// Gives clients names and limits. Links are whole until they break: a revoked client's session ends with
+    /// its link.
+    pub fn name_clients(&mut self) {
+        self.links = LinkKind::Stream;
+        self.timing.resend = None;
+        for _ in 0..self.faults.len().max(2) {
+            self.faults.extend([
+                WorldFault::ShareLender,
+                WorldFault::LimitClient,
+                WorldFault::RevokeClient,
+            ]);
+        }
+    }
+
+    /// Whether clients have names and limits.
+    pub fn names_clients(&self) -> bool {
+        self.faults.contains(&WorldFault::RevokeClient)
     }
 
     /// Removes all faults but those of the scenario. Lenders are near, and their links whole.

@@ -4,10 +4,14 @@ use netram_proto::id::Lsn;
 use netram_proto::member::{ReserveError, Window, copy_out};
 use netram_proto::wire::RefusalReason;
 
+use crate::named_clients::JournalPayment;
+
 /// A window stored in a vector.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct WindowRing {
     bytes: Vec<u8>,
+    /// The cost of the journal for its client, at a lender whose clients have names.
+    pub(crate) payment: Option<JournalPayment>,
     /// Bytes that may be lent.
     pub limit: u64,
 }
@@ -17,6 +21,7 @@ impl WindowRing {
     pub fn new(limit: u64) -> WindowRing {
         WindowRing {
             bytes: Vec::new(),
+            payment: None,
             limit,
         }
     }
@@ -32,11 +37,34 @@ impl WindowRing {
         }
         Some(bytes)
     }
+
+    /// Makes the client pay for a window of `bytes` bytes, as the shipped lender does.
+    fn pay(&mut self, bytes: u64) -> Result<(), ReserveError> {
+        let Some(payment) = &mut self.payment else {
+            return Ok(());
+        };
+        payment.window.resize(bytes).map_err(|over| ReserveError {
+            refusal: RefusalReason::OverClientLimit,
+            asked: over.resource as u64,
+            limit: over.limit,
+        })
+    }
+}
+
+/// A copy on a disk costs no client anything.
+impl Clone for WindowRing {
+    fn clone(&self) -> WindowRing {
+        WindowRing {
+            bytes: self.bytes.clone(),
+            payment: None,
+            limit: self.limit,
+        }
+    }
 }
 
 impl Window for WindowRing {
     fn reserve(&mut self, bytes: u64) -> Result<(), ReserveError> {
-        self.bytes = Vec::new();
+        self.release();
         if bytes > self.limit {
             return Err(ReserveError {
                 refusal: RefusalReason::NoRoom,
@@ -44,12 +72,14 @@ impl Window for WindowRing {
                 limit: self.limit,
             });
         }
+        self.pay(bytes)?;
         self.bytes = vec![0; bytes as usize];
         Ok(())
     }
 
     fn release(&mut self) {
         self.bytes = Vec::new();
+        assert!(self.pay(0).is_ok(), "less is always granted");
     }
 
     fn capacity(&self) -> u64 {

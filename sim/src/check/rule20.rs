@@ -1,11 +1,12 @@
 //! Rule 20, *a peer's claims are bounded before they cost anything*: the members' answers take no more memory
 //! than their windows have. A member that makes no progress leaves the view; one whose writer stood still
-//! does not. A lender's word that it was fenced stops no writer unless it can be true.
+//! does not. A lender's word that it was fenced stops no writer unless it can be true. A client is refused
+//! for its own use of a lender, never for another's.
 
 use netram_proto::id::{Epoch, Incarnation, WriterId};
 use netram_proto::journal::{JournalLenderStatus, JournalWriter, LenderRole, Recovery};
 use netram_proto::owner::plays_back;
-use netram_proto::wire::{Frame, FrameKind, RefusalReason};
+use netram_proto::wire::{ClientResource, Frame, FrameKind, RefusalReason};
 
 use super::violation::fail;
 use crate::world::World;
@@ -91,4 +92,40 @@ pub(crate) fn believed_fence(
             ),
         );
     }
+}
+
+/// Checks the refusal of a client that would have `wanted` of a resource of lender `lender`: only its own use
+/// counts.
+pub(crate) fn over_limit(
+    world: &mut World,
+    lender: usize,
+    name: &str,
+    (resource, wanted): (ClientResource, u64),
+) {
+    let limit = limit_of(world, lender, name, resource);
+    if wanted <= limit {
+        fail(
+            20,
+            format!(
+                "lender {lender} refuses client `{name}`, which would have {resource} = {wanted} and may have {limit}"
+            ),
+        );
+    }
+    world.kernel.hit("clients: refused over their limit");
+}
+
+/// Checks that a client which has `bytes` of memory of lender `lender` may have that.
+pub(crate) fn granted(world: &World, lender: usize, name: &str, bytes: u64) {
+    let limit = limit_of(world, lender, name, ClientResource::Memory);
+    if bytes > limit {
+        fail(
+            20,
+            format!("lender {lender} gives client `{name}` memory = {bytes}, and it may have {limit}"),
+        );
+    }
+}
+
+fn limit_of(world: &World, lender: usize, name: &str, resource: ClientResource) -> u64 {
+    let clients = world.lenders[lender].clients.as_ref();
+    clients.map_or(u64::MAX, |clients| clients.limit(name, resource))
 }

@@ -1,9 +1,9 @@
 //! Rule 23, *what was is not what is, and nobody guesses*: a deletion frees the memory of the deleted log
-//! only.
+//! only, and the window of a client whose key is revoked stays.
 
 use netram_proto::id::Lsn;
 use netram_proto::journal::View;
-use netram_proto::member::MemberState;
+use netram_proto::member::{MemberState, Window};
 
 use super::violation::fail;
 use crate::world::World;
@@ -39,4 +39,22 @@ pub(crate) fn check_forget(world: &mut World, index: usize, before: &MemberState
         }
         world.kernel.hit("deletions: windows freed");
     }
+}
+
+/// Checks lender `lender`, which had a window in state `before`, after it revoked the window's client.
+pub(crate) fn kept_when_revoked(world: &mut World, lender: usize, (before, capacity): (&MemberState, u64)) {
+    let one = &world.lenders[lender];
+    if !before.joined {
+        return;
+    }
+    if one.state() != *before || one.window.capacity() != capacity {
+        fail(
+            23,
+            format!(
+                "lender {lender} held LSN {} to {} for a client, and no longer does since its key was revoked",
+                before.trim, before.held
+            ),
+        );
+    }
+    world.kernel.hit("clients: revoked with a window");
 }

@@ -85,6 +85,9 @@ const INTRUDER_DRAW: u64 = 0x696E_7472_7564_6521;
 /// Mixed into a seed to draw in which worlds lenders write their memory to their disks.
 const SPILL_DRAW: u64 = 0x7370_696C_6C73_2121;
 
+/// Mixed into a seed to draw which worlds have lenders whose clients have names.
+const NAMED_DRAW: u64 = 0x6E61_6D65_6421_2121;
+
 /// Kind of world that is drawn for no other scenario.
 const FILES_KIND: u64 = 100;
 
@@ -136,6 +139,12 @@ pub fn has_spills(seed: u64) -> bool {
     Rng::new(seed ^ SPILL_DRAW).chance(80)
 }
 
+/// Whether lenders' clients have names and limits in the world of `seed`, if it is one in which a client
+/// journals alone.
+pub fn has_named_clients(seed: u64) -> bool {
+    !is_intruded(seed) && !has_spills(seed) && Rng::new(seed ^ NAMED_DRAW).chance(80)
+}
+
 /// Whether lenders have several addresses in the world of `seed`, or move, if its links are streams.
 pub fn has_many_addresses(seed: u64) -> bool {
     Rng::new(seed ^ ADDRESSES_DRAW).chance(200)
@@ -169,6 +178,17 @@ fn separate_world(seed: u64) -> Option<RunWorld> {
         return Some(deposit::run);
     }
     is_database(seed).then_some(database::run as RunWorld)
+}
+
+/// Adapts the world of `seed`, in which a client journals alone.
+fn profile_alone(seed: u64, profile: &mut WorldProfile) {
+    if is_intruded(seed) {
+        profile.intruded();
+    } else if has_spills(seed) {
+        profile.spilling(&mut Rng::new(seed ^ SPILL_DRAW ^ 1));
+    } else if has_named_clients(seed) {
+        profile.name_clients();
+    }
 }
 
 /// Runs `seed`. Unwinds with a [`crate::check::RuleViolation`] when a rule is broken.
@@ -211,11 +231,8 @@ pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceSink>) -> RunOutc
     if quiet {
         profile.quiet(&mut quietly);
     }
-    let alone = (5..60).contains(&kind) && !kept && !shared && !distant && !quiet;
-    if alone && is_intruded(seed) {
-        profile.intruded();
-    } else if alone && has_spills(seed) {
-        profile.spilling(&mut Rng::new(seed ^ SPILL_DRAW ^ 1));
+    if (5..60).contains(&kind) && !kept && !shared && !distant && !quiet {
+        profile_alone(seed, &mut profile);
     }
     profile.timing.idle = Nanos::from_ms(quietly.pick(&[50, 200, 1000]));
     if kept {

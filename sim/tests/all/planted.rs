@@ -5,8 +5,8 @@ use netram_proto::planted::{FaultSwitch, PlantedFault};
 use netram_sim::region::REGION_RULES;
 use netram_sim::runner::{SeedFailure, run_seed};
 use netram_sim::scenario::{
-    has_copy, has_data_lender, has_spills, is_database, is_deposit, is_intruded, is_region, is_rolled_back,
-    is_shared,
+    has_copy, has_data_lender, has_named_clients, has_spills, is_database, is_deposit, is_intruded,
+    is_region, is_rolled_back, is_shared,
 };
 
 /// Maximum number of seeds until a fault is found. Most need fewer than a hundred.
@@ -48,6 +48,12 @@ const OF_DEPOSITS: [PlantedFault; 10] = [
     PlantedFault::LateAwaited,
 ];
 
+/// These need lenders whose clients have names; the worlds that have none are left out.
+const OF_NAMED_CLIENTS: [PlantedFault; 2] = [
+    PlantedFault::LimitSharedAcrossNames,
+    PlantedFault::RevokedWindowDropped,
+];
+
 /// These need several processes that have a database open; all other worlds are left out.
 const OF_PARTIES: [PlantedFault; 3] = [
     PlantedFault::CacheTrusted,
@@ -81,6 +87,7 @@ fn found(fault: PlantedFault) -> SeedFailure {
         .filter(|&seed| !OF_REGIONS.contains(&fault) || is_region(seed))
         .filter(|&seed| fault != PlantedFault::StampIgnored || has_copy(seed))
         .filter(|&seed| fault != PlantedFault::ForgeryAccepted || is_intruded(seed))
+        .filter(|&seed| !OF_NAMED_CLIENTS.contains(&fault) || has_named_clients(seed))
         .filter(|&seed| fault != PlantedFault::SaltIgnored || is_rolled_back(seed))
         .find_map(|seed| run_seed(seed, FaultSwitch::with(fault)).err());
     match failing {
@@ -183,6 +190,8 @@ faults! {
     fencing_before_the_proof_is_found: FenceBeforeProof breaks [18];
     sealing_under_the_journals_own_key_is_found: SaltIgnored breaks [21];
     freeing_what_a_deleted_copy_lacked_is_found: HoldingsForgotten breaks [0, 5, 23];
+    sharing_a_limit_across_names_is_found: LimitSharedAcrossNames breaks [20];
+    dropping_the_window_of_a_revoked_client_is_found: RevokedWindowDropped breaks [23];
     a_clock_that_stops_in_sleep_is_found: SleepStopsClock breaks [REGION_GRANTED];
     trusting_a_silent_link_is_found: SilenceTrusted breaks [REGION_ENDS];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];

@@ -155,6 +155,10 @@ pub enum PlantedFault {
     SpilledWindowGrows,
     /// (23) A memory of which a spill exists goes on under its incarnation.
     ClosedStoreServes,
+    /// (20) All clients of a lender share one account, whatever their names.
+    LimitSharedAcrossNames,
+    /// (23) A lender drops the windows of a client whose key is revoked.
+    RevokedWindowDropped,
     /// (0) The clock for a node's lease on a shared region stops while its machine sleeps.
     SleepStopsClock,
     /// (0) A node of a shared region trusts its link to the server however long that has been silent.
@@ -165,7 +169,7 @@ pub enum PlantedFault {
 
 impl PlantedFault {
     /// All faults, in the order of their rules.
-    pub const ALL: [PlantedFault; 75] = [
+    pub const ALL: [PlantedFault; 77] = [
         PlantedFault::AnyInsteadOfRule,
         PlantedFault::StaleAckCounts,
         PlantedFault::MulticastCountsAsHeld,
@@ -238,6 +242,8 @@ impl PlantedFault {
         PlantedFault::HoldingsForgotten,
         PlantedFault::SpilledWindowGrows,
         PlantedFault::ClosedStoreServes,
+        PlantedFault::LimitSharedAcrossNames,
+        PlantedFault::RevokedWindowDropped,
         PlantedFault::SleepStopsClock,
         PlantedFault::SilenceTrusted,
         PlantedFault::SlowIsDeaf,

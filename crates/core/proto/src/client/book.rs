@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use super::account::{ClientAccount, ClientUsage};
 use super::limits::{ClientLimits, ServerTotals};
+use crate::planted::{FaultSwitch, PlantedFault};
 use crate::wire::ClientResource;
 
 /// The clients of a server.
@@ -17,9 +18,15 @@ pub struct ClientBook {
     limits: BTreeMap<Box<str>, ClientLimits>,
     /// The accounts of these clients, and of others that still have something.
     accounts: BTreeMap<Box<str>, Arc<ClientAccount>>,
+    planted: FaultSwitch,
 }
 
 impl ClientBook {
+    /// Plants a fault, for the simulator's own test.
+    pub fn plant(&mut self, planted: FaultSwitch) {
+        self.planted = planted;
+    }
+
     /// Sets the amounts that the server has for all clients together.
     pub fn set_totals(&mut self, totals: ServerTotals) {
         self.totals = totals;
@@ -46,6 +53,10 @@ impl ClientBook {
     /// The account of the client of this name, also if the file does not name it any more: what an earlier
     /// process kept for it still counts.
     pub fn account(&mut self, name: &str) -> Arc<ClientAccount> {
+        let name = match self.limits.keys().next() {
+            Some(first) if self.planted.is(PlantedFault::LimitSharedAcrossNames) => first,
+            _ => name,
+        };
         if let Some(account) = self.accounts.get(name) {
             return Arc::clone(account);
         }
