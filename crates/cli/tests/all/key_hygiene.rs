@@ -9,7 +9,8 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{LenderProcess, clean, program, run, start};
+use crate::common::mounted::{MountFixture, cannot_mount};
+use crate::common::{LenderProcess, clean, program, run, skipped, start};
 
 /// Most copies of its cluster key that an idle lender may have: the locked one. Whatever handshakes built is
 /// erased behind them.
@@ -143,4 +144,70 @@ fn a_server_with_keys_dumps_no_core() {
         assert_eq!(ended.signal(), Some(6), "{words:?}: {ended}");
         assert!(!ended.core_dumped(), "{words:?} dumped a core");
     }
+}
+
+/// A command runs behind these words without the right to look into every process, as an ordinary user's
+/// does.
+pub(crate) const WITHOUT_PTRACE: [&str; 5] = [
+    "setpriv",
+    "--bounding-set",
+    "-sys_ptrace",
+    "--inh-caps",
+    "-sys_ptrace",
+];
+
+fn without_ptrace(words: &[&str]) -> Command {
+    let mut command = Command::new(WITHOUT_PTRACE[0]);
+    command.args(&WITHOUT_PTRACE[1..]).args(words);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
+/// Whether another process of the same user and rights can read memory of `process`, which runs
+/// [`WITHOUT_PTRACE`].
+pub(crate) fn is_readable(process: u32) -> bool {
+    let open = format!("exec 3</proc/{process}/mem");
+    let mut reader = start(&mut without_ptrace(&["sh", "-c", &open]));
+    reader.wait().unwrap().success()
+}
+
+/// Whether no process can be read here at all. If so, prints why the test is skipped.
+pub(crate) fn cannot_read_memory() -> bool {
+    let readable = Command::new(WITHOUT_PTRACE[0]).arg("--version").output().is_ok() && {
+        let mut other = start(&mut without_ptrace(&["sleep", "60"]));
+        // It is this program for a moment.
+        let name = format!("/proc/{}/comm", other.id());
+        let is_other = || std::fs::read_to_string(&name).is_ok_and(|name| name != "sleep\n");
+        while is_other() && other.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        let readable = is_readable(other.id());
+        other.kill().unwrap();
+        other.wait().unwrap();
+        readable
+    };
+    if !readable {
+        skipped("no process of the same user can be read here, by setpriv");
+    }
+    !readable
+}
+
+/// The server of a mounted directory has the journal's key, and bytes of files.
+#[test]
+fn a_mounts_server_dumps_no_core_and_its_user_reads_none_of_its_memory() {
+    if cannot_mount() || cannot_read_memory() {
+        return;
+    }
+    let mut wrap = vec!["sh", "-c", "ulimit -c unlimited && exec \"$@\"", "sh"];
+    wrap.extend(WITHOUT_PTRACE);
+    let mut mounted = MountFixture::wrapped("hidden", &wrap, None, &[]);
+    let server = mounted.server.as_mut().unwrap();
+    assert!(!is_readable(server.id()), "its memory can be read");
+    kill_process(Pid::from_child(server), Signal::ABORT).unwrap();
+    let ended = server.wait().unwrap();
+    assert_eq!(ended.signal(), Some(6), "{ended}");
+    assert!(!ended.core_dumped(), "it dumped a core");
 }

@@ -5,6 +5,7 @@ mod certificates;
 mod create;
 mod full;
 mod hung;
+mod memory;
 pub(crate) mod restart;
 
 use std::fs::{self, File};
