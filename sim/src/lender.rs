@@ -53,7 +53,7 @@ const PONG: u8 = FrameKind::Pong as u8;
 pub struct SimLender {
     /// Power domain of the machine.
     pub domain: String,
-    /// Incarnation under which the journal's member answers: that of its memory, or of a spilled window in it.
+    /// Incarnation under which the journal's member answers: its memory's, or that of a spilled window in it.
     pub incarnation: Incarnation,
     /// Incarnation of its memory.
     pub(crate) store: Incarnation,

@@ -47,12 +47,15 @@ struct Arguments {
     threads: usize,
     fault: Option<PlantedFault>,
     /// Kinds of world to which the run is limited.
-    kinds: Vec<fn(u64) -> bool>,
+    kinds: Vec<IsKind>,
     verbose: bool,
 }
 
+/// Tells whether the world of a seed is of one kind.
+type IsKind = fn(u64) -> bool;
+
 /// Flags that limit a run to a kind of world.
-const KINDS: [(&str, fn(u64) -> bool); 9] = [
+const KINDS: [(&str, IsKind); 9] = [
     ("--kept", has_data_lender),
     ("--shared", is_shared),
     ("--spills", has_spills),

@@ -1,5 +1,5 @@
-//! Lenders that write their memory to a disk and are taken up again: power that fails at any step, a disk that
-//! is full, an old copy put back, and one spill on two machines.
+//! Lenders that write their memory to a disk and are taken up again: power that fails at any step, a disk
+//! that is full, an old copy put back, and one spill on two machines.
 
 use netram_proto::spill::SpillRun;
 use netram_proto::time::Nanos;

@@ -177,8 +177,8 @@ impl Lender {
         self.wait()
     }
 
-    /// Stops like [`stop`](Self::stop) and then writes the windows that are left to the directory for spills, if
-    /// there is one. The next start takes them up from there or from memory.
+    /// Stops like [`stop`](Self::stop) and then writes the windows that are left to the directory for spills,
+    /// if there is one. The next start takes them up from there or from memory.
     ///
     /// # Errors
     /// The windows could not be written. They are in memory only.

@@ -25,8 +25,8 @@
 //! | `spill` | windows on a disk while the machine is off |
 //! | [`limit`] | all limits |
 //!
-//! *Not here*: memory that was not written to a disk does not survive a loss of power. Windows are lent until the lender stops, however
-//! short of memory its machine is; deposits are not (`deposit/pressure.rs`).
+//! *Not here*: memory that was not written to a disk does not survive a loss of power. Windows are lent until
+//! the lender stops, however short of memory its machine is; deposits are not (`deposit/pressure.rs`).
 #![deny(unsafe_code)]
 
 mod accept;

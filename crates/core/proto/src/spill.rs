@@ -1,23 +1,23 @@
 //! Writing a lender's memory to a disk before the machine loses power, and taking it up again.
 //!
-//! A *spill* is a file with the windows and fences of one memory. Files can be copied, restored from a backup,
-//! or loaded twice, and nobody can tell. So a spill must never be older than what its memory acknowledged:
+//! A *spill* is a file with the windows and fences of one memory. Files can be copied, restored from a
+//! backup, or loaded twice, and nobody can tell. So a spill must never be older than what its memory
+//! acknowledged:
 //!
 //! 1. Every thread that answers clients has ended before the first byte is copied.
 //! 2. The store is marked *closed* before the file gets its final name. The file is synced by then. So from
-//!    the moment a spill can be found, its memory acknowledges nothing more under its incarnation: in the same
-//!    boot the mark says so, and after a loss of power the store is gone.
-//! 3. What was in a closed store, or in a spill, is taken up into memory with a *new* incarnation. Its windows
-//!    keep the incarnation under which clients know them, and are read-only
-//!    ([`Member::restore_spilled`](crate::member::Member::restore_spilled)).
+//!    the moment a spill can be found, its memory acknowledges nothing more under its incarnation: in the
+//!    same boot the mark says so, and after a loss of power the store is gone.
+//! 3. What was in a closed store, or in a spill, is taken up into memory with a *new* incarnation. Its
+//!    windows keep the incarnation under which clients know them, and are read-only
+//!    ([`restore_spilled`](crate::member::Member::restore_spilled)).
 //!
 //! A copy of a spill, wherever and whenever it is loaded, therefore holds exactly what its incarnation ever
 //! acknowledged. A view that was stored since does not name that incarnation's join, and recovery takes the
 //! lender for one without its memory (rule 16). The file stays until none of its windows is needed, so it
 //! survives a second loss of power.
 //!
-//! DESIGN had the spill removed before the lender accepts appends, and used once. This order needs no trust in
-//! that removal, and a power supply that fails twice costs nothing.
+//! So nothing depends on the file's removal, and a power supply that fails twice costs nothing.
 
 use crate::id::Incarnation;
 use crate::planted::{FaultSwitch, PlantedFault};
@@ -57,7 +57,7 @@ pub enum StartPlan {
     /// Goes on with the open store, or begins an empty one if there is none. A spill that it has taken up
     /// stays.
     GoOn,
-    /// Makes the windows of the closed store read-only under their incarnation, and gives the store a new one.
+    /// Makes the windows of the closed store read-only under their incarnation. The store gets a new one.
     Reopen,
     /// Takes the spill up into new memory with a new incarnation.
     Load,

@@ -1,5 +1,5 @@
-//! A stream of bytes through large aligned blocks. One thread gathers and checks while another moves the block
-//! before to or from the disk.
+//! A stream of bytes through large aligned blocks. One thread gathers and checks while another moves the
+//! block before to or from the disk.
 
 use std::fs::File;
 use std::io;
@@ -51,7 +51,7 @@ pub(super) struct BlockSink {
 }
 
 impl BlockSink {
-    /// Lets `fill` write at most `length` bytes into the free part of the block, and takes as many as it says.
+    /// Lets `fill` write into the free part of the block, at most `length` bytes. Returns how many.
     pub(super) fn fill(
         &mut self,
         length: u64,
@@ -89,8 +89,8 @@ impl BlockSink {
     }
 }
 
-/// Writes what `gather` puts into the sink to the beginning of a file, past the page cache if `direct` is that
-/// file opened so. The last block is padded with zeros.
+/// Writes what `gather` puts into the sink to the beginning of a file, past the page cache if `direct` is
+/// that file opened so. The last block is padded with zeros.
 pub(super) fn write_blocks(
     file: &File,
     direct: Option<File>,

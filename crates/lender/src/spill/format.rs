@@ -23,7 +23,8 @@
 //! bytes of the window, then CRC32C of the file's number and these, 4
 //! ```
 //!
-//! The bytes are `trim..held`, as they were on the wire. The chunks that a slot's copy names mean nothing here.
+//! The bytes are `trim..held`, as they were on the wire. The chunks that a slot's copy names mean nothing
+//! here.
 
 use netram_clients::file::NAME_BYTES_MAX;
 use netram_proto::id::Incarnation;

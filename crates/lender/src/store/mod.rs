@@ -24,17 +24,17 @@ use netram_proto::id::{Epoch, Incarnation, JournalId};
 use netram_proto::limit::WINDOW_BYTES_MAX;
 use netram_proto::member::{Member, MemberState, Window};
 
-use crate::error::{OccupiedWindows, WindowStoreError};
+use crate::error::WindowStoreError;
 use crate::file::{failed, has_hole, is_memory, is_whole, open_locked, reserve};
 use crate::limit::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CHUNKS_MAX, JOURNALS_MAX};
 use crate::memory::{Chunk, JournalMemory};
-use crate::slot::{STATE_BYTES, Slot, SlotContents, SlotState, newest, slot_bytes};
+use crate::slot::{Slot, SlotContents, SlotState, slot_bytes};
 use crate::slots::SlotPool;
 use crate::spill::SpillDirectory;
 use crate::superblock::{self, SUPERBLOCK_BYTES, StoreGeometry, StoreSuperblock, boot_id, fresh_incarnation};
 use crate::sys::StoreSlice;
 
-use self::spilling::{open_spill, take_up_spill};
+use self::spilling::{keep_windows, open_spill, take_up_spill};
 
 /// Settings of a store.
 #[derive(Clone, Debug)]
@@ -449,32 +449,6 @@ fn check_format(file: &File, config: &StoreConfig) -> Result<(), WindowStoreErro
         }),
         _ => Ok(()),
     }
-}
-
-/// Refuses if some window has bytes that a client may still need (rule 23).
-fn keep_windows(file: &File, origin: StoreOrigin, path: &Path) -> Result<(), WindowStoreError> {
-    let Some(block) = read_superblock(file).map_err(failed(path, "read"))? else {
-        return Ok(());
-    };
-    let mut windows = Vec::new();
-    for index in 0..u64::from(block.geometry.slots) {
-        let at = SUPERBLOCK_BYTES + index * block.geometry.slot_bytes;
-        let mut front = [0; STATE_BYTES];
-        std::os::unix::fs::FileExt::read_exact_at(file, &mut front, at).map_err(failed(path, "read"))?;
-        let held =
-            newest(&front).filter(|state| state.member.joined && state.member.trim < state.member.held);
-        windows.extend(held.map(|state| (state.journal, state.member.held.since(state.member.trim))));
-    }
-    if windows.is_empty() {
-        return Ok(());
-    }
-    Err(WindowStoreError::Windows {
-        path: path.to_owned(),
-        damaged: origin == StoreOrigin::Damaged,
-        windows: OccupiedWindows(windows),
-        memory: block.geometry.chunks * block.geometry.chunk_bytes,
-        journals_max: block.geometry.slots,
-    })
 }
 
 /// Restores the store that a valid superblock describes; `None` if its slots contradict it.

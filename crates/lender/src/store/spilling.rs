@@ -2,18 +2,22 @@
 //! other.
 
 use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
+use netram_proto::id::JournalId;
 use netram_proto::planted::FaultSwitch;
 use netram_proto::spill::{FoundSpill, FoundStore, StartPlan, StartRefusal, plan_start};
 
 use super::{StoreConfig, StoreOrigin, WindowStore, read_superblock};
-use crate::error::WindowStoreError;
+use crate::error::{OccupiedWindows, WindowStoreError};
 use crate::file::{failed, reserve};
-use crate::slot::newest;
+use crate::slot::{STATE_BYTES, SlotState, newest};
 use crate::spill::{SpillDirectory, SpillError, SpillHead, SpillReport};
 use crate::spill::{found_states, load_spill, reopen_store, spill_store};
-use crate::superblock::{StoreGeometry, StoreSuperblock};
+use crate::superblock::{SUPERBLOCK_BYTES, StoreGeometry, StoreSuperblock};
 
 impl WindowStore {
     /// Number of windows that were written to a disk and are still here.
@@ -49,7 +53,7 @@ impl WindowStore {
     ///
     /// # Errors
     /// The system's, or a damaged slot.
-    pub(crate) fn windows(&self) -> std::io::Result<usize> {
+    pub(crate) fn windows(&self) -> io::Result<usize> {
         let journals = found_states(&self.file, self.geometry)?;
         Ok(journals.iter().filter(|state| state.member.joined).count())
     }
@@ -153,7 +157,7 @@ fn found_store(
     block: Option<StoreSuperblock>,
     origin: StoreOrigin,
     config: &StoreConfig,
-) -> std::io::Result<FoundStore> {
+) -> io::Result<FoundStore> {
     let lives = matches!(origin, StoreOrigin::Restored | StoreOrigin::OtherShape);
     let Some(block) = block.filter(|_| lives) else {
         return Ok(FoundStore::Nothing);
@@ -167,24 +171,47 @@ fn found_store(
     Ok(FoundStore::Open {
         incarnation: block.incarnation,
         took_up: block.took_up,
-        occupied: is_occupied(file, block.geometry)?,
+        occupied: slot_states(file, block.geometry)?
+            .iter()
+            .any(|state| !state.member.may_be_forgotten()),
     })
 }
 
-/// Whether the store remembers any journal.
-fn is_occupied(file: &File, geometry: StoreGeometry) -> std::io::Result<bool> {
-    for index in 0..u64::from(geometry.slots) {
-        let mut front = [0; crate::slot::STATE_BYTES];
-        let at = crate::superblock::SUPERBLOCK_BYTES + index * geometry.slot_bytes;
-        std::os::unix::fs::FileExt::read_exact_at(file, &mut front, at)?;
-        if newest(&front).is_some_and(|state| !state.member.may_be_forgotten()) {
-            return Ok(true);
-        }
+/// Refuses if some window has bytes that a client may still need (rule 23).
+pub(super) fn keep_windows(file: &File, origin: StoreOrigin, path: &Path) -> Result<(), WindowStoreError> {
+    let Some(block) = read_superblock(file).map_err(failed(path, "read"))? else {
+        return Ok(());
+    };
+    let slots = slot_states(file, block.geometry).map_err(failed(path, "read"))?;
+    let held = slots
+        .into_iter()
+        .filter(|state| state.member.joined && state.member.trim < state.member.held)
+        .map(|state| (state.journal, state.member.held.since(state.member.trim)));
+    let windows: Vec<(JournalId, u64)> = held.collect();
+    if windows.is_empty() {
+        return Ok(());
     }
-    Ok(false)
+    Err(WindowStoreError::Windows {
+        path: path.to_owned(),
+        damaged: origin == StoreOrigin::Damaged,
+        windows: OccupiedWindows(windows),
+        memory: block.geometry.chunks * block.geometry.chunk_bytes,
+        journals_max: block.geometry.slots,
+    })
 }
 
-fn refused(refusal: StartRefusal, path: std::path::PathBuf, config: &StoreConfig) -> SpillError {
+/// The newest states in the slots of a store, which may be damaged otherwise.
+fn slot_states(file: &File, geometry: StoreGeometry) -> io::Result<Vec<SlotState>> {
+    let mut found = Vec::new();
+    for index in 0..u64::from(geometry.slots) {
+        let mut front = [0; STATE_BYTES];
+        file.read_exact_at(&mut front, SUPERBLOCK_BYTES + index * geometry.slot_bytes)?;
+        found.extend(newest(&front));
+    }
+    Ok(found)
+}
+
+fn refused(refusal: StartRefusal, path: PathBuf, config: &StoreConfig) -> SpillError {
     let store = config.path.clone();
     match refusal {
         StartRefusal::Damaged => SpillError::Damaged { path },

@@ -147,7 +147,7 @@ fn a_gibibyte_goes_to_the_disk_and_comes_back() {
     let [write, spill, read, load] = times.map(median);
     let speed = |time: Duration| bytes as f64 / time.as_secs_f64() / 1e6;
     let ratio = |floor: Duration, ours: Duration| floor.as_secs_f64() / ours.as_secs_f64();
-    println!(
+    eprintln!(
         "{bytes} bytes; write {:.0} MB/s, spill {:.0} MB/s: {:.2} of the disk; read {:.0} MB/s, load and start {:.0} MB/s: {:.2}",
         speed(write),
         speed(spill),

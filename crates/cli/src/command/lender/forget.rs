@@ -1,5 +1,7 @@
 //! `netram lender forget`: freeing the memory of a journal that no client will open again.
 
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -78,17 +80,28 @@ struct ToldLender {
 
 impl ToldLender {
     fn connect(&self, timeout: Duration) -> Result<Link> {
-        let link = status::connect_lender(&self.address, &self.security, timeout)?;
-        if let Some(user) = self.run_by {
-            let peer = socket_peercred(&link).context("asking who answers at the operator's socket")?;
-            if peer.uid.as_raw() != user {
-                bail!(
-                    "the socket belongs to user {user}, and a process of user {} answers at it: it was told nothing",
-                    peer.uid.as_raw()
-                );
-            }
+        // Before the first word. Another process could take the place since, so the link is asked again.
+        if let NetAddress::Unix(path) = &self.address
+            && self.run_by.is_some()
+        {
+            let socket = UnixStream::connect(path).context("connecting to the operator's socket")?;
+            self.check_peer(&socket)?;
         }
+        let link = status::connect_lender(&self.address, &self.security, timeout)?;
+        self.check_peer(&link)?;
         Ok(link)
+    }
+
+    /// Checks who answers, if it must be a certain user.
+    fn check_peer(&self, socket: impl AsFd) -> Result<()> {
+        let Some(user) = self.run_by else { return Ok(()) };
+        let peer = socket_peercred(socket).context("asking who answers at the operator's socket")?;
+        match peer.uid.as_raw() {
+            peer if peer == user => Ok(()),
+            peer => bail!(
+                "the socket belongs to user {user}, and a process of user {peer} answers at it: it was told nothing"
+            ),
+        }
     }
 }
 

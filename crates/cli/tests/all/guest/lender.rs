@@ -51,7 +51,10 @@ fn a_reboot_of_the_lenders_machine_while_its_client_is_down_loses_nothing() {
     };
     let guests_disk = place.disk().join("guest.img");
     File::create(&guests_disk).unwrap().set_len(128 * MIB).unwrap();
-    let boot = |place: &FaultsFixture| boot(&cable, place.memory(), &guests_disk, &place.key());
+    // The guest sees this machine's disk, and not its memory.
+    let key = place.disk().join("guest.key");
+    std::fs::copy(place.key(), &key).unwrap();
+    let boot = |place: &FaultsFixture| boot(&cable, place.memory(), &guests_disk, &key);
     let guest = match boot(&place) {
         Ok(guest) => guest,
         Err(missing) => return skipped(test, &missing),

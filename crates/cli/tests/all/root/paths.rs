@@ -235,7 +235,16 @@ fn no_lender_of_roots_follows_a_link_in_the_place_of_its_files() {
         return;
     }
     let own = format!("test-{}-walked", std::process::id());
-    for name in ["store.mem", "data/.lock", "socket.lock", "socket"] {
+    let spills = [".spill", ".spill.next"].map(|end| format!("data/{own}{end}"));
+    let names = [
+        "store.mem",
+        "data/.lock",
+        "socket.lock",
+        "socket",
+        &spills[0],
+        &spills[1],
+    ];
+    for name in names {
         let homes = TwoHomes::new();
         fs::create_dir(homes.root.join("data")).unwrap();
         let canary = Canary::new(&homes.root.join("canary"));
@@ -249,7 +258,7 @@ fn no_lender_of_roots_follows_a_link_in_the_place_of_its_files() {
             "--listen",
             SOCKET,
         ];
-        words.extend(["--name", &own, "--data", "data"]);
+        words.extend(["--name", &own, "--data", "data", "--spill", "data"]);
         if name == "store.mem" {
             words.extend(["--store", name]);
         }

@@ -421,7 +421,8 @@ impl JournalWriter {
                 lender.generation = frame.header.mark;
                 lender.incarnation = incarnation;
             } else {
-                // The lender lost its memory, or its window grows no more. It leaves the view first and may then join again.
+                // The lender lost its memory, or its window grows no more. It leaves the view first and may
+                // then join again.
                 self.departing = self.departing.with(index);
             }
         } else {
