@@ -3,7 +3,7 @@
 use netram_proto::journal::{LenderRole, View};
 use netram_proto::port::IoError;
 use netram_proto::time::{Nanos, Time};
-use netram_proto::wire::{FrameHeader, FrameKind};
+use netram_proto::wire::{Flag, FrameHeader, FrameKind};
 
 use crate::check::{rule01, rule02};
 use crate::client_faults;
@@ -296,23 +296,51 @@ fn cut_domain(world: &mut World) {
 }
 
 fn withdraw(world: &mut World, lender: usize) {
-    let packet = packet_of(&FrameHeader::new(FrameKind::Withdraw), &[]);
     world.kernel.hit("nemesis: lenders withdrawn");
+    if world.kernel.rng.chance(500) {
+        drain(world, lender);
+    } else {
+        give_notice(world, lender, 0);
+    }
+    // Its clients have that long to move away. Then it stops and is restarted with the memory it had.
+    let grace = Nanos::from_ms(world.kernel.rng.between(100, 2000));
+    world.kernel.at(grace, WorldEvent::LenderStops { lender });
+}
+
+/// Lets an operator drain a lender.
+pub(crate) fn drain(world: &mut World, lender: usize) {
+    give_notice(world, lender, Flag::DRAINS);
+}
+
+/// Asks the clients of a lender to move away. It takes no new windows.
+fn give_notice(world: &mut World, lender: usize, flags: u8) {
+    let header = FrameHeader {
+        flags,
+        ..FrameHeader::new(FrameKind::Withdraw)
+    };
+    let packet = packet_of(&header, &[]);
     for conn in world.network.conns_to(lender) {
         world
             .network
             .send(&mut world.kernel, conn, FrameDirection::Down, packet.clone());
     }
     world.lenders[lender].withdrawn = true;
-    // Its clients have that long to move away. Then it stops and is restarted with the memory it had.
-    let grace = Nanos::from_ms(world.kernel.rng.between(100, 2000));
-    world.kernel.at(grace, WorldEvent::LenderStops { lender });
+}
+
+/// Lets a lender that was asked to move its clients away lend again. They learn of that when they reconnect.
+pub(crate) fn undrain(world: &mut World, lender: usize) {
+    if core::mem::take(&mut world.lenders[lender].withdrawn) {
+        world.network.break_all(&mut world.kernel, lender);
+    }
 }
 
 pub(crate) fn lender_stops(world: &mut World, lender: usize) {
     if world.lenders[lender].up && world.lenders[lender].withdrawn {
         if world.kernel.profile.spills {
             return spilling::begin(world, lender);
+        }
+        if world.kernel.rng.chance(200) {
+            return undrain(world, lender);
         }
         world.lenders[lender].kill();
         world.network.lender_died(&mut world.kernel, lender);
@@ -329,10 +357,7 @@ pub(crate) fn heal(world: &mut World) {
         world.lenders[lender].paused_until = Time(0);
         world.lenders[lender].crashes_in_append = false;
         world.lenders[lender].is_spilling = false;
-        if core::mem::take(&mut world.lenders[lender].withdrawn) {
-            // It lends again; its clients learn of that when they reconnect.
-            world.network.break_all(&mut world.kernel, lender);
-        }
+        undrain(world, lender);
         world.lenders[lender].window.limit = LENDER_BYTES;
         client_faults::grant(world, lender);
         start_lender(world, lender);

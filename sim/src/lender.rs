@@ -82,7 +82,7 @@ pub struct SimLender {
     pub up: bool,
     /// Whether the process dies while it handles the next append.
     pub crashes_in_append: bool,
-    /// Whether an operator has withdrawn the lender, so that it is about to stop.
+    /// Whether an operator has withdrawn the lender: it takes no new windows, and may be about to stop.
     pub withdrawn: bool,
     /// Whether it answers but accepts no appends.
     pub stalled: bool,
@@ -246,6 +246,7 @@ impl SimLender {
                 | SessionAction::Data
                 | SessionAction::Share
                 | SessionAction::Deposit
+                | SessionAction::Drain(_)
                 | SessionAction::Prove(_),
             )
             | Err(_) => PacketOutcome::Ended,
@@ -356,6 +357,13 @@ impl SimLender {
         if frame.header.kind == FrameKind::Fence && !allows_fence(journal, frame, last, Some(&is_signed)) {
             let header = FrameHeader {
                 flags: RefusalReason::NotOwner as u8,
+                ..FrameHeader::new(FrameKind::Refuse)
+            };
+            return PacketOutcome::Reply(packet_of(&header, &[]));
+        }
+        if frame.header.kind == FrameKind::Join && self.withdrawn {
+            let header = FrameHeader {
+                flags: RefusalReason::Stopping as u8,
                 ..FrameHeader::new(FrameKind::Refuse)
             };
             return PacketOutcome::Reply(packet_of(&header, &[]));

@@ -286,6 +286,22 @@ impl WorldProfile {
         self.faults.clear();
     }
 
+    /// Makes the world quiet, with two to four lenders, any of which may be a member.
+    pub fn drained(&mut self, rng: &mut Rng) {
+        self.quiet(rng);
+        self.lenders = rng.between(2, 4) as usize;
+        self.wanted = rng.between(1, self.lenders as u64) as usize;
+        self.rule = match rng.below(3) {
+            0 => CommitRule::Any,
+            1 => CommitRule::AtLeast(rng.between(1, self.wanted as u64) as u8),
+            _ => CommitRule::All,
+        };
+        self.min = rng.between(1, self.wanted as u64) as usize;
+        self.domains.resize(self.lenders, String::from("d1"));
+        self.address_lenders = (0..self.lenders).map(Some).collect();
+        self.multicast &= self.lenders > 1;
+    }
+
     /// Gives lenders several addresses, and lets them move.
     pub fn many_addresses(&mut self, rng: &mut Rng) {
         self.links = LinkKind::Stream;

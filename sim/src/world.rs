@@ -50,6 +50,8 @@ pub struct World {
     pub(crate) backing_disk: BackingDisk,
     /// Keys and nonces of all records of the journal.
     pub(crate) seals: SealHistory,
+    /// Number of copies that the durable view has at any moment, in worlds whose story promises some.
+    pub(crate) copies_promised: usize,
 }
 
 /// A world that programs share.
@@ -87,6 +89,7 @@ impl World {
             server: None,
             backing_disk: BackingDisk::default(),
             seals: SealHistory::default(),
+            copies_promised: 0,
         }
     }
 

@@ -275,10 +275,14 @@ fn read_request(
                     greeting.owner = Some(owner);
                     continue;
                 }
-                None => return Some(dismiss(shared, link, RefusalReason::NotOwner, BAD_PROOF)),
+                None => return not_allowed(shared, link, BAD_PROOF),
             },
-            Some(Err(SessionError::NotOwner)) => {
-                return Some(dismiss(shared, link, RefusalReason::NotOwner, NOT_OWNER));
+            Some(Err(SessionError::NotOwner)) => return not_allowed(shared, link, NOT_OWNER),
+            Some(Err(SessionError::NotOperator)) => return not_allowed(shared, link, NOT_OPERATOR),
+            // The report answers it, which is begun after the order was given.
+            Some(Ok(SessionAction::Drain(drain))) => {
+                shared.order_drain(drain);
+                Some(SessionAction::Status)
             }
             Some(Ok(SessionAction::Data)) if shared.data.is_some() && kind != ListenerKind::Members => {
                 if let Err(over) = may_have(Some(SessionAction::Data), greeting) {
@@ -324,6 +328,9 @@ const BAD_PROOF: &str =
     "client dropped: its proof that it owns a journal is wrong, or was made for another link";
 const NOT_OWNER: &str = "client refused: it asks for a journal, or a volume's copy, and does not prove that it owns it (another \
                          client's, or a copied directory without its key)";
+
+const NOT_OPERATOR: &str =
+    "client refused: a lender is drained by its operator only, at the socket beside its store";
 
 /// Counts the connection for its client, once.
 fn visit(shared: &DaemonState, link: &Link, greeting: &mut Greeting) -> Result<(), OverLimit> {
@@ -372,6 +379,11 @@ fn dismiss(
     GreetOutcome::Gone
 }
 
+/// Refuses a client that has not proven its right to what it asks for.
+fn not_allowed(shared: &DaemonState, link: &mut Link, why: &str) -> Option<GreetOutcome<SessionRequest>> {
+    Some(dismiss(shared, link, RefusalReason::NotOwner, why))
+}
+
 /// The reason of a refusal for the client, and its log line. `None` is an invalid frame.
 fn refusal(kind: ListenerKind, action: Option<SessionAction>) -> (RefusalReason, &'static str) {
     match action {
@@ -402,6 +414,7 @@ fn refusal(kind: ListenerKind, action: Option<SessionAction>) -> (RefusalReason,
         Some(SessionAction::Bind(..) | SessionAction::Status) => {
             unreachable!("this listener binds journals and answers status requests")
         }
+        Some(SessionAction::Drain(_)) => unreachable!("it was obeyed, and is answered as a question"),
         Some(SessionAction::Member(_) | SessionAction::Invite(_) | SessionAction::Prove(_)) | None => (
             RefusalReason::Malformed,
             "client dropped: its first frame is invalid",

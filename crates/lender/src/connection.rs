@@ -25,6 +25,7 @@ use netram_proto::wire::{ClientResource, Flag, Frame, FrameHeader, FrameKind, Re
 use netram_transport::{Link, OwnerId};
 
 use crate::accept::{ClientVisit, Greeting};
+use crate::drain::WithdrawNotice;
 use crate::journal::{AppendPath, JournalIndex, MemberJournal, ReassemblyOutcome};
 use crate::limit::{FRAMES_PER_TURN, PARTS_MAX, TURN_TIME};
 use crate::outbox::{Outbox, SessionEnd};
@@ -75,6 +76,8 @@ pub(crate) struct Connection {
     pub(crate) is_due: bool,
     /// Whether it waits for its journal, which rests.
     pub(crate) is_resting: bool,
+    /// The notice that the client has been given.
+    pub(crate) told: Option<WithdrawNotice>,
     /// One bit for each kind of refusal that has been logged.
     logged: u32,
     _permit: ConnectionPermit,
@@ -102,6 +105,7 @@ impl Connection {
             question: None,
             is_due: false,
             is_resting: false,
+            told: None,
             logged: 0,
             _permit: permit,
         }
@@ -428,7 +432,7 @@ fn reply_to(
 ) -> MemberReply {
     let refused = match frame.header.kind {
         FrameKind::Fence if !may_fence(owner, journal, frame) => RefusalReason::NotOwner,
-        FrameKind::Join if turn.shared.stopping() => RefusalReason::Stopping,
+        FrameKind::Join if turn.shared.gives_no_more() => RefusalReason::Stopping,
         FrameKind::Join => match journal.pay_by(client) {
             Ok(()) => return journal.handle(frame),
             Err(over) => {
@@ -519,6 +523,7 @@ fn judge<'a>(session: &mut LenderSession, packet: &'a [u8]) -> Result<PacketRequ
             | SessionAction::Data
             | SessionAction::Share
             | SessionAction::Deposit
+            | SessionAction::Drain(_)
             | SessionAction::Prove(_),
         )
         | Err(_) => Err(ProtocolBreach),

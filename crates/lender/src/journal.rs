@@ -34,10 +34,10 @@ pub(crate) struct MemberJournal {
 }
 
 impl MemberJournal {
-    /// Whether its window holds bytes that are on no disk, as far as this lender knows.
-    pub(crate) fn holds_bytes(&self) -> bool {
+    /// Whether a stopping lender waits for its client to leave the window. An empty one is needed, too.
+    fn is_awaited(&self) -> bool {
         let state = self.member.state();
-        state.joined && state.trim < state.held
+        state.joined && (self.sessions > 0 || state.trim < state.held)
     }
 
     /// The incarnation under which the member answers.
@@ -339,13 +339,15 @@ impl ShardJournals {
         }
     }
 
-    /// Number of windows that hold bytes.
-    pub(crate) fn windows_holding(&self) -> usize {
-        self.journals
-            .iter()
-            .flatten()
-            .filter(|journal| journal.holds_bytes())
-            .count()
+    /// Number of windows, with bytes or without.
+    pub(crate) fn windows(&self) -> usize {
+        let journals = self.journals.iter().flatten();
+        journals.filter(|one| one.member.state().joined).count()
+    }
+
+    /// Whether a stopping lender waits for one of the windows.
+    pub(crate) fn awaits(&self) -> bool {
+        self.journals.iter().flatten().any(MemberJournal::is_awaited)
     }
 }
 

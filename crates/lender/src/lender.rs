@@ -35,7 +35,7 @@ pub struct Lender {
 /// Result of stopping a lender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopReport {
-    /// Number of windows that still held bytes at the end of the grace. They stay in the store.
+    /// Number of windows that clients had not left at the end of the grace. They stay in the store.
     pub windows_left: usize,
     /// Whether a thread of the lender panicked.
     pub failed: bool,
@@ -169,8 +169,21 @@ impl Lender {
         Ok(())
     }
 
-    /// Stops accepting connections and tells clients to move away. Ends when every window is empty or `grace`
-    /// is over. The memory stays for the next process.
+    /// Asks clients to move their windows and pages to other lenders, and takes no new ones. The lender
+    /// serves on until it is stopped or [undrained](Self::undrain); [`StatusReport::safe_to_stop`] says when
+    /// all have moved.
+    pub fn drain(&self) {
+        self.shared.order_drain(true);
+    }
+
+    /// Ends a drain: clients may return.
+    pub fn undrain(&self) {
+        self.shared.order_drain(false);
+    }
+
+    /// Stops accepting connections and drains. Ends when no connected client has a window, no window has
+    /// bytes, and owners have moved their pages, or when `grace` is over. Near its end clients are told so,
+    /// and leave even without a replacement. The memory stays for the next process.
     pub fn stop(&self, grace: Duration) -> StopReport {
         tracing::info!(grace_ms = grace.as_millis() as u64, "stopping");
         self.shared.stop(Instant::now() + grace);
@@ -210,8 +223,8 @@ impl Lender {
         Ok(true)
     }
 
-    /// Stops like [`stop`](Self::stop) and releases the memory to the machine. It is kept if a window has
-    /// bytes that a client may still need (rule 23) and the settings do not allow discarding them.
+    /// Stops like [`stop`](Self::stop) and releases the memory to the machine. It is kept if there are
+    /// windows that a client may still need (rule 23) and the settings do not allow discarding them.
     pub fn stop_and_give_back(&self, grace: Duration) -> StopReport {
         let stopped = self.stop(grace);
         let discards = self.shared.config.discard_windows;
@@ -224,7 +237,7 @@ impl Lender {
             tracing::warn!(
                 windows_left = stopped.windows_left,
                 store = %self.shared.store.path().display(),
-                "the lent memory is kept for the next process: it holds bytes that clients may still need"
+                "the lent memory is kept for the next process: it has windows that clients may still need"
             );
             return stopped;
         }

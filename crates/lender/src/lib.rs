@@ -21,7 +21,7 @@
 //! | `deposit` | pages of other machines' far-memory arenas |
 //! | `data` | the interface to a service that keeps replicas of volumes on this machine's disk |
 //! | [`report`], `report_desk` | the status, and the thread that builds it |
-//! | `lender`, `state` | starting and stopping |
+//! | `lender`, `state`, `drain` | starting, draining and stopping |
 //! | `spill` | windows on a disk while the machine is off |
 //! | [`limit`] | all limits |
 //!
@@ -34,6 +34,7 @@ mod config;
 mod connection;
 mod data;
 mod deposit;
+mod drain;
 mod error;
 mod file;
 #[doc(hidden)]
@@ -67,8 +68,8 @@ pub use error::{LenderStartError, WindowStoreError};
 pub use lender::{Lender, StopReport};
 pub use memory::JournalMemory;
 pub use report::{
-    AmountReport, ClientReport, CopiesReport, DepositReport, JournalReport, ReplicaReport, ScrubReport,
-    StatusReport,
+    AmountReport, ClientReport, CopiesReport, DepositReport, JournalReport, LeftReport, ReplicaReport,
+    ScrubReport, StatusReport,
 };
 pub use spill::{SpillError, SpillReport};
 pub use store::{RestoredMember, StoreConfig, StoreOrigin, WindowStore};

@@ -40,6 +40,8 @@ pub(crate) enum SessionEnd {
     Outlived,
     /// The lender is stopping.
     Stopping,
+    /// The client was asked to move away, and may return.
+    Undrained,
 }
 
 impl From<LinkError> for SessionEnd {

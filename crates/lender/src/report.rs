@@ -37,6 +37,15 @@ pub struct StatusReport {
     pub secure: bool,
     /// Whether the lender is stopping.
     pub stopping: bool,
+    /// Whether it is drained: it takes no new windows and pages, and asks clients to move theirs away.
+    #[serde(default)]
+    pub draining: bool,
+    /// Whether it is drained and holds nothing that a client may still need.
+    #[serde(default)]
+    pub safe_to_stop: bool,
+    /// What clients may still need.
+    #[serde(default)]
+    pub left: LeftReport,
     /// The lent memory.
     pub memory: MemoryReport,
     /// Wait policy of the shards: `spin`, `yield:N` or `block`.
@@ -78,6 +87,28 @@ pub struct StatusReport {
     /// Disk space of all replicas; `None` if this lender keeps none.
     #[serde(default)]
     pub copies: Option<CopiesReport>,
+}
+
+/// What a lender holds that clients may still need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftReport {
+    /// Number of windows, with bytes or without: a journal that was not closed is not opened without them.
+    pub windows: usize,
+    /// Bytes in these windows.
+    pub bytes: u64,
+    /// Pages of deposits: all slots of a connected owner, and those with a page of another.
+    pub pages: u64,
+}
+
+impl LeftReport {
+    pub(crate) fn of(journals: &[JournalReport], deposits: &[DepositReport]) -> LeftReport {
+        let windows = || journals.iter().filter(|journal| journal.window_bytes > 0);
+        LeftReport {
+            windows: windows().count(),
+            bytes: windows().map(|journal| journal.used_bytes).sum(),
+            pages: deposits.iter().map(DepositReport::left).sum(),
+        }
+    }
 }
 
 /// The memory of a lender, in bytes.
@@ -270,6 +301,17 @@ pub struct DepositReport {
     /// Slots that the owner was asked for and has not given back.
     #[serde(default)]
     pub asked_back: u32,
+}
+
+impl DepositReport {
+    /// Number of slots whose pages the owner may still need. A connected owner gives all slots back.
+    pub fn left(&self) -> u64 {
+        if self.connected {
+            self.slots.into()
+        } else {
+            self.held.into()
+        }
+    }
 }
 
 /// A replica of a volume.

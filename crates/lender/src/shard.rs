@@ -20,6 +20,7 @@ use netram_transport::{DropCounts, Interest, Link, MulticastReceiver, Poller, Re
 
 use crate::accept::Greeting;
 use crate::connection::{Connection, TurnContext};
+use crate::drain::OrderNumber;
 use crate::journal::{BindRefusal, JournalIndex, ShardJournals};
 use crate::limit::{DATAGRAMS_PER_TURN, HOUSEKEEPING};
 use crate::outbox::SessionEnd;
@@ -67,8 +68,8 @@ pub(crate) struct Shard {
     log_again_at: Instant,
     now: Instant,
     housekeeping: Instant,
-    /// Whether peers have been told to move away.
-    withdrawn: bool,
+    /// The operator's last order that it obeys.
+    order: OrderNumber,
 }
 
 impl Shard {
@@ -97,7 +98,7 @@ impl Shard {
             log_again_at: now,
             now,
             housekeeping: now,
-            withdrawn: false,
+            order: OrderNumber::default(),
         }
     }
 
@@ -188,6 +189,7 @@ impl Shard {
         while let Ok(arrival) = self.inbox.try_recv() {
             self.arrive(arrival);
         }
+        self.obey();
         if self.shared.stopping() {
             self.housekeeping = self.now;
         }
@@ -254,9 +256,7 @@ impl Shard {
             }
             (Ok(()), Err(ending)) => self.end(index, ending),
             (Ok(()), Ok(())) => {
-                if self.shared.stopping() {
-                    self.withdraw_from(index);
-                }
+                self.give_notice(index);
                 // The link may have read packets behind the bind, which the kernel does not report again.
                 self.serve(index);
             }
@@ -448,6 +448,7 @@ impl Shard {
             SessionEnd::Link(netram_transport::LinkError::Closed)
             | SessionEnd::Stopping
             | SessionEnd::Outlived
+            | SessionEnd::Undrained
             | SessionEnd::Replaced => {
                 tracing::debug!(%journal, peer, "client left");
             }
@@ -485,38 +486,58 @@ impl Shard {
         }
         self.count_dropped();
         self.housekeeping = self.now + HOUSEKEEPING;
+        self.obey();
+        // Sessions that did not read their answers before.
+        (0..self.connections.len()).for_each(|index| self.give_notice(index));
         self.shared.stopping() && self.stop()
     }
 
-    /// Returns whether every window is empty or the time is up.
-    fn stop(&mut self) -> bool {
-        if !self.withdrawn {
-            self.withdrawn = true;
-            for index in 0..self.connections.len() {
-                self.withdraw_from(index);
+    /// Obeys the operator's last order. Clients that were asked to move away, and may stay, have their
+    /// sessions ended: they reconnect, and ask the lender for windows again.
+    fn obey(&mut self) {
+        let order = self.shared.drain.last();
+        if order == self.order {
+            return;
+        }
+        self.order = order;
+        for index in 0..self.connections.len() {
+            let told = |connection: &Connection| connection.told.is_some();
+            if order.drains() || self.shared.stopping() {
+                self.give_notice(index);
+            } else if self.connections[index].as_ref().is_some_and(told) {
+                self.end(index, SessionEnd::Undrained);
             }
         }
+        self.shared.drain.obey(self.index, order);
+    }
+
+    /// Returns whether all clients have moved their windows away, or the time is up.
+    fn stop(&mut self) -> bool {
         self.housekeeping = self.now + STOPPING_TICK;
-        let holding = self.journals.windows_holding();
         let over = self.shared.deadline().is_none_or(|deadline| deadline <= self.now);
-        if holding > 0 && !over {
+        if self.journals.awaits() && !over {
             return false;
         }
-        self.shared.leave_windows(holding);
+        self.shared.leave_windows(self.journals.windows());
         for index in 0..self.connections.len() {
             self.end(index, SessionEnd::Stopping);
         }
         true
     }
 
-    fn withdraw_from(&mut self, index: usize) {
+    /// Tells a client, once, that it should move away, if it should.
+    fn give_notice(&mut self, index: usize) {
         let Some(connection) = &mut self.connections[index] else {
             return;
         };
-        let mut header = FrameHeader::new(FrameKind::Withdraw);
-        header.sender = self.shared.incarnation().0;
-        // A blocked session learns it when its session ends.
-        if !connection.outbox.is_blocked()
+        let due = self.shared.leave_notice(self.now);
+        // A blocked session is told later.
+        if connection.told >= due || connection.outbox.is_blocked() {
+            return;
+        }
+        connection.told = due;
+        let header = due.map(|notice| notice.frame(self.shared.incarnation().0));
+        if let Some(header) = header
             && let Err(ending) = connection.say(header, &[], self.now)
         {
             self.end(index, ending);

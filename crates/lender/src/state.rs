@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use netram_clients::{ClientRegistry, OverLimit, ServerTotals};
 use netram_proto::id::{Incarnation, JournalId};
@@ -12,10 +12,15 @@ use netram_transport::{MulticastGroup, NetAddress, Waker};
 
 use crate::config::LenderConfig;
 use crate::data::DataService;
-use crate::report::{ClientReport, MemoryReport, StatusReport};
+use crate::drain::{DrainOrders, WithdrawNotice};
+use crate::report::{ClientReport, LeftReport, MemoryReport, StatusReport};
 use crate::report_desk::ReportDesk;
 use crate::stats::{DepositStats, HandshakeFailures, JournalStats, ShardCounters};
 use crate::store::WindowStore;
+
+/// Time before the end of a stop at which clients are told that it cannot wait for them any longer, a quarter
+/// of the stop at most.
+const LAST_NOTICE: Duration = Duration::from_secs(1);
 
 pub(crate) struct DaemonState {
     pub(crate) config: LenderConfig,
@@ -40,6 +45,7 @@ pub(crate) struct DaemonState {
     connections_max: usize,
     journals: Mutex<BTreeMap<JournalId, Arc<JournalStats>>>,
     stopping: AtomicBool,
+    pub(crate) drain: DrainOrders,
     /// Set by a thread that panicked.
     failed: AtomicBool,
     shutdown: Mutex<Shutdown>,
@@ -50,9 +56,11 @@ pub(crate) struct DaemonState {
 struct Shutdown {
     /// When windows are given up even if they hold bytes.
     deadline: Option<Instant>,
+    /// When clients are told that the end is near.
+    last_notice: Option<Instant>,
     /// Number of threads that still run.
     threads: usize,
-    /// Number of windows that held bytes when their shard ended.
+    /// Number of windows that there were when their shard ended.
     windows_left: usize,
 }
 
@@ -89,9 +97,11 @@ impl DaemonState {
             connections: AtomicUsize::new(0),
             journals: Mutex::default(),
             stopping: AtomicBool::new(false),
+            drain: DrainOrders::new(shards + 1),
             failed: AtomicBool::new(false),
             shutdown: Mutex::new(Shutdown {
                 deadline: None,
+                last_notice: None,
                 // Each has a waker but the one that builds reports.
                 threads: wakers.len() + 1,
                 windows_left: 0,
@@ -171,6 +181,8 @@ impl DaemonState {
     /// this to [`ReportDesk`].
     pub(crate) fn report(&self) -> StatusReport {
         let now = Instant::now();
+        // Read before what it covers.
+        let is_obeyed = self.drain.is_obeyed();
         let mut report = StatusReport {
             name: self.config.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -183,6 +195,7 @@ impl DaemonState {
             multicast: self.config.multicast.as_ref().map(MulticastGroup::to_string),
             secure: self.config.is_secure(),
             stopping: self.stopping(),
+            draining: self.drain.last().drains(),
             memory: MemoryReport {
                 reserved: self.store.memory(),
                 used: (self.store.memory() - self.store.free()).saturating_sub(self.store.given_back()),
@@ -211,6 +224,8 @@ impl DaemonState {
             .map(|(id, stats)| stats.report(*id, self.started, now))
             .collect();
         drop(journals);
+        report.left = LeftReport::of(&report.journals, &report.deposits);
+        report.safe_to_stop = is_obeyed && report.left == LeftReport::default();
         report.clients = self.clients.usage().iter().map(ClientReport::of).collect();
         if let Some(data) = &self.data {
             report.replicas = data.replicas();
@@ -235,18 +250,51 @@ impl DaemonState {
     /// Tells every thread to stop, at `deadline` at the latest. The earliest deadline counts.
     pub(crate) fn stop(&self, deadline: Instant) {
         let mut ending = self.shutdown();
-        ending.deadline = Some(ending.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
+        let deadline = ending.deadline.map_or(deadline, |earlier| earlier.min(deadline));
+        let grace = deadline.saturating_duration_since(Instant::now());
+        let last_notice = deadline - LAST_NOTICE.min(grace / 4);
+        ending.deadline = Some(deadline);
+        ending.last_notice = Some(last_notice);
         drop(ending);
         self.stopping.store(true, Ordering::Release);
         self.desk.stop();
+        self.wake_all();
+    }
+
+    /// Gives the operator's order that clients move away, or may return.
+    pub(crate) fn order_drain(&self, drain: bool) {
+        if self.drain.give(drain) {
+            tracing::info!(drain, "the operator drains this lender, or lets it lend again");
+            self.wake_all();
+        }
+    }
+
+    fn wake_all(&self) {
         for waker in &self.wakers {
             if let Err(error) = waker.wake() {
-                tracing::error!(%error, "cannot wake a thread of the lender; it will stop a little later");
+                tracing::error!(%error, "cannot wake a thread of the lender; it will act a little later");
             }
         }
     }
 
-    /// Waits until every thread has ended. Returns the number of windows that held bytes then.
+    /// Whether the lender gives clients no more memory, since it drains or stops.
+    pub(crate) fn gives_no_more(&self) -> bool {
+        self.stopping() || self.drain.last().drains()
+    }
+
+    /// The notice that sessions are due. A stop begins as a drain.
+    pub(crate) fn leave_notice(&self, now: Instant) -> Option<WithdrawNotice> {
+        if !self.stopping() {
+            return self.drain.last().drains().then_some(WithdrawNotice::Drains);
+        }
+        let near = self.shutdown().last_notice.is_none_or(|at| at <= now);
+        Some(match near {
+            true => WithdrawNotice::Stops,
+            false => WithdrawNotice::Drains,
+        })
+    }
+
+    /// Waits until every thread has ended. Returns the number of windows that there were then.
     pub(crate) fn wait_ended(&self) -> usize {
         let ending = self.shutdown();
         let running = |ending: &mut Shutdown| ending.threads > 0;
@@ -260,7 +308,7 @@ impl DaemonState {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Notes that a shard ends with `count` windows that hold bytes.
+    /// Notes that a shard ends with `count` windows.
     pub(crate) fn leave_windows(&self, count: usize) {
         self.shutdown().windows_left += count;
     }

@@ -64,7 +64,13 @@ fn one_frame(session: &mut LenderSession, bytes: &[u8]) {
         Ok(SessionAction::Member(journal) | SessionAction::Invite(journal)) => {
             assert_eq!(before, Some(journal))
         }
-        Ok(SessionAction::Data | SessionAction::Deposit | SessionAction::Share | SessionAction::Prove(_)) => {
+        Ok(
+            SessionAction::Data
+            | SessionAction::Deposit
+            | SessionAction::Share
+            | SessionAction::Drain(_)
+            | SessionAction::Prove(_),
+        ) => {
             assert_eq!(before, None)
         }
         Ok(SessionAction::Status) | Err(_) => assert_eq!(session.journal(), before),

@@ -40,6 +40,7 @@ use crate::world::World;
 /// Runs the checks that follow every event of a serving process.
 pub(crate) fn after_event(world: &mut World, process: usize, serving: &mut ServingState) {
     rule10::bounded(world, serving);
+    rule03::has_copies(world, process);
     rule04::fenced(world, serving);
     rule15::fenced(world, serving);
     let acked = serving.writer.acked();

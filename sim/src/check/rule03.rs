@@ -1,5 +1,5 @@
 //! Rule 3, *the view is durable before it counts*: the view on the platter holds everything acknowledged as
-//! soon as it is stored, and never promises less than configured.
+//! soon as it is stored, and never promises less than configured. A lender that drains takes no copy away.
 
 use netram_proto::journal::View;
 
@@ -49,6 +49,32 @@ pub(crate) fn stored(world: &mut World, process: usize, view: &View) {
                 view.version,
                 view.members.len()
             ),
+        );
+    }
+}
+
+/// Checks that the view on the platter has as many copies as the world's story promises at any moment.
+pub(crate) fn has_copies(world: &World, process: usize) {
+    let host = &world.hosts[world.processes[process].host];
+    let copies = rule01::intact(world, &host.view);
+    if copies < world.copies_promised {
+        fail(
+            3,
+            format!(
+                "view {} has {copies} copies, and {} are promised while lenders are drained one by one",
+                host.view.version, world.copies_promised
+            ),
+        );
+    }
+}
+
+/// Checks that a lender for whose window there was another place, for long enough, holds none.
+pub(crate) fn is_drained(world: &World, lender: usize) {
+    let state = world.lenders[lender].state();
+    if state.joined {
+        fail(
+            3,
+            format!("lender {lender} is drained, others could take its place, and it still has a window"),
         );
     }
 }

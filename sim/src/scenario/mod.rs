@@ -3,6 +3,7 @@
 mod copies;
 mod deletion;
 mod distant;
+mod drains;
 mod files;
 mod journal;
 mod member;
@@ -79,6 +80,9 @@ const ADDRESSES_DRAW: u64 = 0x6E61_6D65_7321_2121;
 /// Mixed into a seed to draw which worlds are quiet, and after how long a journal rests.
 const QUIET_DRAW: u64 = 0x7175_6965_7421_2121;
 
+/// Mixed into a seed to draw which worlds are those of a rolling restart.
+const DRAINS_DRAW: u64 = 0x6472_6169_6E73_2121;
+
 /// Mixed into a seed to draw which worlds have a client with the cluster's key that means harm.
 const INTRUDER_DRAW: u64 = 0x696E_7472_7564_6521;
 
@@ -145,6 +149,12 @@ pub fn has_named_clients(seed: u64) -> bool {
     !is_intruded(seed) && !has_spills(seed) && Rng::new(seed ^ NAMED_DRAW).chance(80)
 }
 
+/// Whether lenders are drained and restarted one by one in the world of `seed`, if it is one in which a
+/// client journals alone.
+pub fn has_drains(seed: u64) -> bool {
+    Rng::new(seed ^ DRAINS_DRAW).chance(40)
+}
+
 /// Whether lenders have several addresses in the world of `seed`, or move, if its links are streams.
 pub fn has_many_addresses(seed: u64) -> bool {
     Rng::new(seed ^ ADDRESSES_DRAW).chance(200)
@@ -182,7 +192,9 @@ fn separate_world(seed: u64) -> Option<RunWorld> {
 
 /// Adapts the world of `seed`, in which a client journals alone.
 fn profile_alone(seed: u64, profile: &mut WorldProfile) {
-    if is_intruded(seed) {
+    if has_drains(seed) {
+        profile.drained(&mut Rng::new(seed ^ DRAINS_DRAW ^ 1));
+    } else if is_intruded(seed) {
         profile.intruded();
     } else if has_spills(seed) {
         profile.spilling(&mut Rng::new(seed ^ SPILL_DRAW ^ 1));
@@ -231,7 +243,9 @@ pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceSink>) -> RunOutc
     if quiet {
         profile.quiet(&mut quietly);
     }
-    if (5..60).contains(&kind) && !kept && !shared && !distant && !quiet {
+    let alone = (5..60).contains(&kind) && !kept && !shared && !distant && !quiet;
+    let drains = alone && has_drains(seed);
+    if alone {
         profile_alone(seed, &mut profile);
     }
     profile.timing.idle = Nanos::from_ms(quietly.pick(&[50, 200, 1000]));
@@ -243,6 +257,7 @@ pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceSink>) -> RunOutc
     world.kernel.tell(|| description);
     match kind {
         _ if quiet => quiet::run(&mut world),
+        _ if drains => drains::run(&mut world),
         _ if distant => distant::run(&mut world),
         _ if shared => shared::run(&mut world),
         _ if kept => world = replica::run(world),

@@ -5,15 +5,18 @@ use netram_proto::planted::{FaultSwitch, PlantedFault};
 use netram_sim::region::REGION_RULES;
 use netram_sim::runner::{SeedFailure, run_seed};
 use netram_sim::scenario::{
-    has_copy, has_data_lender, has_named_clients, has_spills, is_database, is_deposit, is_intruded,
-    is_region, is_rolled_back, is_shared,
+    has_copy, has_data_lender, has_drains, has_named_clients, has_spills, is_database, is_deposit,
+    is_intruded, is_region, is_rolled_back, is_shared,
 };
 
 /// Maximum number of seeds until a fault is found. Most need fewer than a hundred.
 const SEEDS_MAX: u64 = 100_000;
 
-/// A fault that one world in 10,000 finds, and a seed that has found it, which is tried first.
-const RARE: (PlantedFault, u64) = (PlantedFault::MovedClaimIgnored, 38_659);
+/// Faults that one world in 10,000 finds, and a seed that has found each, which is tried first.
+const RARE: [(PlantedFault, u64); 2] = [
+    (PlantedFault::MovedClaimIgnored, 45_041),
+    (PlantedFault::ClosedStoreServes, 68_639),
+];
 
 /// These need a journal of a shared region's node; other worlds are left out.
 const OF_NODES: [PlantedFault; 3] = [
@@ -75,9 +78,9 @@ const OF_REPLICAS: [PlantedFault; 6] = [
 ];
 
 fn found(fault: PlantedFault) -> SeedFailure {
-    let first = (fault == RARE.0).then_some(RARE.1);
-    let failing = first
-        .into_iter()
+    let rare = RARE.into_iter().filter(|(rare, _)| *rare == fault);
+    let failing = rare
+        .map(|(_, seed)| seed)
         .chain(0..SEEDS_MAX)
         .filter(|&seed| !OF_REPLICAS.contains(&fault) || has_data_lender(seed))
         .filter(|&seed| !OF_SPILLS.contains(&fault) || has_spills(seed))
@@ -88,6 +91,7 @@ fn found(fault: PlantedFault) -> SeedFailure {
         .filter(|&seed| fault != PlantedFault::StampIgnored || has_copy(seed))
         .filter(|&seed| fault != PlantedFault::ForgeryAccepted || is_intruded(seed))
         .filter(|&seed| !OF_NAMED_CLIENTS.contains(&fault) || has_named_clients(seed))
+        .filter(|&seed| fault != PlantedFault::LeavesUnreplaced || has_drains(seed))
         .filter(|&seed| fault != PlantedFault::SaltIgnored || is_rolled_back(seed))
         .find_map(|seed| run_seed(seed, FaultSwitch::with(fault)).err());
     match failing {
@@ -130,7 +134,8 @@ faults! {
     counting_a_view_before_it_is_durable_is_found: ViewBeforeDurable breaks [1];
     storing_a_view_that_holds_too_little_is_found: NoViewGate breaks [3, 5];
     adding_to_a_window_that_was_written_to_a_disk_is_found: SpilledWindowGrows breaks [0, 1, 5];
-    serving_from_a_memory_that_was_spilled_is_found: ClosedStoreServes breaks [1, 5];
+    serving_from_a_memory_that_was_spilled_is_found: ClosedStoreServes breaks [1, 5, 16];
+    leaving_a_drained_lender_too_early_is_found: LeavesUnreplaced breaks [3];
     ignoring_a_seal_is_found: MemberFenceIgnored breaks [4];
     ignoring_a_fence_is_found: WriterFenceIgnored breaks [4];
     forgetting_a_seal_that_must_hold_is_found: FenceForgotten breaks [4];

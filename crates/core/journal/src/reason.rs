@@ -30,6 +30,8 @@ pub enum UncountedReason {
     Stalled,
     /// The lender has announced that it is stopping.
     Stopping,
+    /// The lender's operator moves its clients away.
+    Draining,
     /// The lender is receiving the log's records.
     Joining,
     /// The lender shares a power domain with this machine or the members.
@@ -175,6 +177,7 @@ impl UncountedReason {
             (None, Some(refused), _) => UncountedReason::Refused(refused),
             (None, None, _) if lender.stalled => UncountedReason::Stalled,
             (None, None, _) if lender.stopping => UncountedReason::Stopping,
+            (None, None, _) if lender.draining => UncountedReason::Draining,
             (None, None, LenderRole::Joining | LenderRole::CatchingUp(_)) => UncountedReason::Joining,
             (None, None, _) if lender.unfit => UncountedReason::OneDomain,
             (None, None, LenderRole::Spare | LenderRole::Member) => UncountedReason::Spare,
@@ -195,6 +198,7 @@ impl fmt::Display for UncountedReason {
             ),
             UncountedReason::Stalled => out.write_str("it answers but makes no progress"),
             UncountedReason::Stopping => out.write_str("it is stopping"),
+            UncountedReason::Draining => out.write_str("its operator drains it"),
             UncountedReason::Joining => out.write_str("it is receiving the log's records"),
             UncountedReason::OneDomain => out.write_str(
                 "it shares a power domain with this machine or the members: set its domain with `netram lender serve --domain`",
@@ -350,6 +354,7 @@ mod tests {
             alias_of: None,
             stalled: false,
             stopping: false,
+            draining: false,
             unfit: false,
         }
     }

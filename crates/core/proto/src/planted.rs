@@ -20,6 +20,8 @@ pub enum PlantedFault {
     ViewBeforeDurable,
     /// (3) A view may be stored although acknowledged records do not satisfy it yet.
     NoViewGate,
+    /// (3) A member whose lender drains leaves before another has taken its place.
+    LeavesUnreplaced,
     /// (4) A fenced member still accepts appends of a lower epoch.
     MemberFenceIgnored,
     /// (4) A fenced writer continues.
@@ -169,7 +171,7 @@ pub enum PlantedFault {
 
 impl PlantedFault {
     /// All faults, in the order of their rules.
-    pub const ALL: [PlantedFault; 77] = [
+    pub const ALL: [PlantedFault; 78] = [
         PlantedFault::AnyInsteadOfRule,
         PlantedFault::StaleAckCounts,
         PlantedFault::MulticastCountsAsHeld,
@@ -177,6 +179,7 @@ impl PlantedFault {
         PlantedFault::AcceptGap,
         PlantedFault::ViewBeforeDurable,
         PlantedFault::NoViewGate,
+        PlantedFault::LeavesUnreplaced,
         PlantedFault::MemberFenceIgnored,
         PlantedFault::WriterFenceIgnored,
         PlantedFault::FenceForgotten,

@@ -64,6 +64,9 @@ impl SlotMemory for DepositMemory {
             possible: (bytes / PAGE_BYTES as u64).min(u32::MAX.into()) as u32,
         };
         let (shift, had) = (self.shared.store.chunk_shift(), self.lent_bytes());
+        if count > self.chunks.len() && self.shared.gives_no_more() {
+            return Err(no_more_than(had));
+        }
         if self.charge.resize((count as u64) << shift).is_err() {
             let chunks = self.charge.largest() >> shift;
             return Err(no_more_than(chunks << shift));

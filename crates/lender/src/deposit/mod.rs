@@ -25,6 +25,7 @@ use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::{Interest, Link, LinkError, Poller, ReadyEvents};
 
 use crate::accept::ClientVisit;
+use crate::drain::OrderNumber;
 use crate::limit::{DEPOSITS_MAX, HOUSEKEEPING};
 use crate::outbox::SessionEnd;
 use crate::pacer::{LoopPacer, RoundStep};
@@ -68,6 +69,8 @@ pub(crate) struct DepositThread {
     /// The sessions of `due` that are being served.
     due_now: Vec<usize>,
     watch: PressureWatch,
+    /// The operator's last order that it obeys.
+    order: OrderNumber,
     now: Instant,
     housekeeping: Instant,
 }
@@ -89,6 +92,7 @@ impl DepositThread {
             sessions: Vec::new(),
             due: Vec::new(),
             due_now: Vec::new(),
+            order: OrderNumber::default(),
             now,
             housekeeping: now,
         })
@@ -163,9 +167,28 @@ impl DepositThread {
         while let Ok(arrival) = self.inbox.try_recv() {
             self.arrive(arrival);
         }
+        self.obey();
         if self.shared.stopping() {
             self.housekeeping = self.now;
         }
+    }
+
+    /// Obeys the operator's last order, as the shards do.
+    fn obey(&mut self) {
+        let order = self.shared.drain.last();
+        if order == self.order {
+            return;
+        }
+        self.order = order;
+        for index in 0..self.sessions.len() {
+            let told = |session: &DepositSession| session.told.is_some();
+            if order.drains() || self.shared.stopping() {
+                self.give_notice(index);
+            } else if self.sessions[index].as_ref().is_some_and(told) {
+                self.end(index, SessionEnd::Undrained);
+            }
+        }
+        self.shared.drain.obey(self.shared.counters.len(), order);
     }
 
     fn arrive(&mut self, arrival: DepositArrival) {
@@ -221,9 +244,7 @@ impl DepositThread {
             (Ok(()), Ok(())) => {
                 self.serve(index);
                 self.ask_back();
-                if self.shared.stopping() {
-                    self.withdraw_from(index);
-                }
+                self.give_notice(index);
             }
         }
         self.publish(id);
@@ -303,6 +324,7 @@ impl DepositThread {
             SessionEnd::Link(LinkError::Closed)
             | SessionEnd::Stopping
             | SessionEnd::Outlived
+            | SessionEnd::Undrained
             | SessionEnd::Replaced => {
                 tracing::debug!(deposit = %id, peer, "deposit session closed");
             }
@@ -347,14 +369,13 @@ impl DepositThread {
         let ids: Vec<DepositId> = self.deposits.keys().copied().collect();
         ids.into_iter().for_each(|id| self.publish(id));
         self.housekeeping = self.now + HOUSEKEEPING;
+        self.obey();
+        (0..self.sessions.len()).for_each(|index| self.give_notice(index));
         self.shared.stopping() && self.stop()
     }
 
-    /// Tells owners to move their pages away. Returns whether they have, or the time is up.
+    /// Returns whether owners have moved their pages away, or the time is up.
     fn stop(&mut self) -> bool {
-        for index in 0..self.sessions.len() {
-            self.withdraw_from(index);
-        }
         self.housekeeping = self.now + STOPPING_TICK;
         let attended = self
             .deposits
@@ -382,17 +403,18 @@ impl DepositThread {
         true
     }
 
-    /// Tells an owner once, as soon as it reads its answers.
-    fn withdraw_from(&mut self, index: usize) {
-        let untold = |session: &&mut DepositSession| !session.withdrawn && !session.outbox.is_blocked();
+    /// Tells an owner, once and as soon as it reads its answers, that it should move its pages away, if it
+    /// should. To an owner a drain and a stop are the same: its pages go as soon as they have another place.
+    fn give_notice(&mut self, index: usize) {
+        let Some(notice) = self.shared.leave_notice(self.now) else {
+            return;
+        };
+        let untold = |session: &&mut DepositSession| session.told.is_none() && !session.outbox.is_blocked();
         let Some(session) = self.sessions[index].as_mut().filter(untold) else {
             return;
         };
-        session.withdrawn = true;
-        let header = FrameHeader {
-            sender: self.shared.incarnation().0,
-            ..FrameHeader::new(FrameKind::Withdraw)
-        };
+        session.told = Some(notice);
+        let header = notice.frame(self.shared.incarnation().0);
         let said = session.say(&header, &[], self.now);
         watch(&self.poller, session, index);
         if let Err(ending) = said {

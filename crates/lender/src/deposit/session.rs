@@ -10,6 +10,7 @@ use netram_transport::Link;
 
 use super::memory::DepositMemory;
 use crate::accept::ClientVisit;
+use crate::drain::WithdrawNotice;
 use crate::limit::FRAMES_PER_TURN;
 use crate::outbox::{Outbox, SessionEnd};
 use crate::state::{ConnectionPermit, DaemonState};
@@ -18,8 +19,8 @@ pub(super) struct DepositSession {
     pub(super) outbox: Outbox,
     pub(super) id: DepositId,
     pub(super) epoch: Epoch,
-    /// Whether the owner was told that the lender is stopping.
-    pub(super) withdrawn: bool,
+    /// The notice that the owner has been given.
+    pub(super) told: Option<WithdrawNotice>,
     /// Whether the thread has it on its list of sessions with frames that the kernel does not report again.
     pub(super) is_due: bool,
     /// The cost of the session for its client and the lender.
@@ -38,7 +39,7 @@ impl DepositSession {
             outbox: Outbox::new(link, now),
             id,
             epoch,
-            withdrawn: false,
+            told: None,
             is_due: false,
             _held: held,
         }

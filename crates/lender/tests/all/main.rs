@@ -6,6 +6,7 @@ mod clients;
 mod common;
 mod datagrams;
 mod deposit;
+mod drain;
 mod hostile;
 mod kill;
 mod noisy;

@@ -269,7 +269,7 @@ fn unfenced_journals_make_room_when_their_sessions_end() {
 }
 
 #[test]
-fn a_stopping_lender_warns_clients_and_waits_until_windows_are_empty() {
+fn a_stopping_lender_warns_clients_and_waits_until_they_have_left() {
     let dir = memory_dir();
     let lender = start(&dir);
     let address = lender.addresses()[0].clone();
@@ -287,10 +287,12 @@ fn a_stopping_lender_warns_clients_and_waits_until_windows_are_empty() {
             idle.join_window(WINDOW, 1).refusal(),
             Some(RefusalReason::Stopping)
         );
-        // Still served: the ping drops the bytes that are stable now, and the lender may end.
+        // Still served: the ping drops the bytes that are stable now. The empty window is needed, too.
         let mut ping = writer.header(FrameKind::Ping);
         ping.stable = writer.at.lsn;
-        send(&mut writer.link, ping, &[]);
+        assert_eq!(writer.ask(ping, &[0; 8]).header.kind, FrameKind::Pong);
+        assert!(!stop.is_finished());
+        assert_eq!(writer.leave().header.kind, FrameKind::LeaveAck);
         let stopped = stop.join().unwrap();
         assert_eq!((stopped.windows_left, stopped.failed), (0, false));
     });

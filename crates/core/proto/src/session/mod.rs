@@ -9,7 +9,7 @@ pub mod side_work;
 use crate::id::{JournalId, WriterId};
 use crate::owner::{OwnerProof, is_owned};
 use crate::planted::{FaultSwitch, PlantedFault};
-use crate::wire::{ByteReader, Frame, FrameKind};
+use crate::wire::{ByteReader, Flag, Frame, FrameKind};
 
 /// The lender's side of one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub enum SessionAction {
     Bind(JournalId, WriterId),
     /// Answer with the lender's status.
     Status,
+    /// Drain the lender, or with `false` end that, and answer with its status.
+    Drain(bool),
     /// Check the proof's signature for this link. If it is right, report it with [`LenderSession::prove`];
     /// otherwise end the session.
     Prove(OwnerProof),
@@ -61,6 +63,8 @@ pub enum SessionError {
     BadProof,
     /// The journal, deposit or copy has an owner, and the peer has not proven to be it.
     NotOwner,
+    /// The peer sent an order and is not the lender's operator.
+    NotOperator,
 }
 
 impl core::fmt::Display for SessionError {
@@ -72,6 +76,7 @@ impl core::fmt::Display for SessionError {
             SessionError::BadBind => "a bind without a valid journal id",
             SessionError::BadProof => "a proof of ownership that is misplaced or malformed",
             SessionError::NotOwner => "a journal, deposit or copy without proof that the client owns it",
+            SessionError::NotOperator => "an order from a client that is not the lender's operator",
         })
     }
 }
@@ -125,6 +130,8 @@ impl LenderSession {
         match frame.header.kind {
             FrameKind::Bind => self.on_bind(frame),
             FrameKind::Status => Ok(SessionAction::Status),
+            FrameKind::Drain if !self.operator => Err(SessionError::NotOperator),
+            FrameKind::Drain => Ok(SessionAction::Drain(frame.header.flags & Flag::UNDRAIN == 0)),
             FrameKind::Prove => self.on_prove(frame),
             FrameKind::Invite => self
                 .journal
@@ -279,6 +286,19 @@ mod tests {
         let mut operator = LenderSession::default();
         operator.trust_operator();
         assert_eq!(bind(operator, ours), Ok(()));
+    }
+
+    #[test]
+    fn a_lender_drains_on_its_operators_word_only() {
+        let mut order = frame(FrameKind::Drain, &[]);
+        let mut client = LenderSession::default();
+        client.prove(owned_id(&[1; 32]));
+        assert_eq!(client.handle(&order), Err(SessionError::NotOperator));
+        let mut operator = LenderSession::default();
+        operator.trust_operator();
+        assert_eq!(operator.handle(&order), Ok(SessionAction::Drain(true)));
+        order.header.flags = Flag::UNDRAIN;
+        assert_eq!(operator.handle(&order), Ok(SessionAction::Drain(false)));
     }
 
     #[test]

@@ -82,6 +82,9 @@ pub enum FrameKind {
     /// Proves that the client owns the journal or deposit that it asks for next. Body: an
     /// [`OwnerProof`](crate::owner::OwnerProof). From wire version 2 on; it has no answer.
     Prove = 25,
+    /// The operator's order that clients move away, or with flag `UNDRAIN` that they may return. Only at the
+    /// operator's socket. Answered by `Report`.
+    Drain = 26,
     /// Answers `Bind`. `sender`: incarnation. Body: the lender's power domain.
     Bound = 64,
     /// Answers `Fence`. `lsn`: held; `stable`: trim; `mark`: generation. Body: epoch of the window (4). Flag
@@ -101,8 +104,9 @@ pub enum FrameKind {
     /// reason's numbers. Body of `Fenced` and `NotFenced`, if the fence is signed: its writer (8) and the
     /// signature (64).
     Refuse = 71,
-    /// Announces that the lender is about to stop. The client moves away and does not answer. To a deposit's
-    /// owner with flag `PARTIAL`: the lender wants slots from `lsn` on back.
+    /// Announces that the lender is about to stop. The client moves away and does not answer. With flag
+    /// `DRAINS` it goes on serving, and the client moves once another lender has taken its place. To a
+    /// deposit's owner with flag `PARTIAL`: the lender wants slots from `lsn` on back.
     Withdraw = 72,
     /// Answers `Invite`: the lender listens. `lsn`: the channel's number.
     Listening = 73,
@@ -175,6 +179,7 @@ impl FrameKind {
             23 => Get,
             24 => Gather,
             25 => Prove,
+            26 => Drain,
             64 => Bound,
             65 => Fenced,
             66 => Ack,
@@ -226,6 +231,11 @@ impl Flag {
     pub const GAP: u8 = 2;
     /// `Withdraw`: the lender goes on lending, and wants some slots of the deposit back.
     pub const PARTIAL: u8 = 1;
+    /// `Withdraw`: the lender takes no new windows and pages, and serves until its operator stops it. Older
+    /// clients take it for a stop.
+    pub const DRAINS: u8 = 2;
+    /// `Drain`: the lender takes windows and pages again.
+    pub const UNDRAIN: u8 = 1;
     /// `Ack`, `Pong`: datagrams of the channel have arrived since the last such answer.
     pub const HEARD: u8 = 128;
     /// `Append`: everything before is on the writer's disk; a member that lacks some of it restarts its

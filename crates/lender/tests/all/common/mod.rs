@@ -174,6 +174,13 @@ impl TestWriter {
         self.ask(header, &bytes.to_le_bytes())
     }
 
+    /// Frees the window of the first join.
+    pub(crate) fn leave(&mut self) -> ReceivedFrame {
+        let mut header = self.header(FrameKind::Leave);
+        (header.lsn, header.mark) = (Lsn(self.epoch.0.into()), 1);
+        self.ask(header, &[])
+    }
+
     /// The next record of this journal.
     pub(crate) fn record(&mut self, payload: &[u8]) -> Vec<u8> {
         let header = RecordHeader::new(

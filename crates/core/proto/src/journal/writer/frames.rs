@@ -10,6 +10,7 @@ use crate::wire::{ByteReader, Flag, Frame, FrameHeader, FrameKind, RefusalReason
 
 use super::super::peer::bind_body;
 use super::super::{FrameBody, OutgoingFrame};
+use super::leaving::LeaveNotice;
 use super::lender::{ControlFrame, LenderRole, LinkPhase};
 use super::status::LenderRefusal;
 use super::{JournalWriter, LenderIndexSet};
@@ -64,7 +65,7 @@ impl JournalWriter {
         lender.control = Some(ControlFrame::Bind);
         lender.owing_since = Some(now);
         lender.ping_pending = false;
-        lender.withdrawn = false;
+        lender.leave_notice = None;
         lender.stop_listening();
     }
 
@@ -277,10 +278,7 @@ impl JournalWriter {
             FrameKind::Bound => self.on_bound(index, frame, now),
             FrameKind::Fenced => self.on_fenced(index, frame, now),
             FrameKind::Refuse => self.on_refused(index, frame, now),
-            FrameKind::Withdraw => {
-                self.lenders[index].withdrawn = true;
-                self.settle(now);
-            }
+            FrameKind::Withdraw => self.on_leave_notice(index, LeaveNotice::of(&frame.header), now),
             FrameKind::Listening => self.on_listening(index, &frame.header, now),
             FrameKind::Missing => self.on_missing(index, &frame.header, now),
             // The lender is free to join again.
@@ -466,10 +464,8 @@ impl JournalWriter {
                 }
                 self.settle(now);
             }
-            RefusalReason::Stopping => {
-                self.lenders[index].withdrawn = true;
-                self.settle(now);
-            }
+            // It takes no window now, and says itself whether its members must hurry.
+            RefusalReason::Stopping => self.on_leave_notice(index, LeaveNotice::Drains, now),
             // The member is served over its own link. The lender may serve the group after its next start.
             RefusalReason::NoGroup => (),
             // Refusals of data sessions and deposits.

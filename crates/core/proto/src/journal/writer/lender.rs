@@ -6,6 +6,7 @@ use crate::id::{Epoch, Incarnation, Lsn};
 use crate::multicast::{MissingRanges, RttEstimator};
 use crate::time::Time;
 
+use super::leaving::LeaveNotice;
 use super::status::LenderRefusal;
 
 /// The phase of a connection.
@@ -100,7 +101,8 @@ pub(super) struct WriterLender {
     pub(super) stalled_until: Option<Time>,
     /// Number of failed attempts to connect since the last connection.
     pub(super) failures: u32,
-    pub(super) withdrawn: bool,
+    /// Its wish that the journal leave it.
+    pub(super) leave_notice: Option<LeaveNotice>,
     /// Why the lender refused the journal, and until when it is not asked again.
     pub(super) refused: Option<(LenderRefusal, Time)>,
     /// The number of the channel that the lender listens to over this connection; zero: none.
@@ -162,7 +164,7 @@ impl WriterLender {
             progress_at: Time(0),
             stalled_until: None,
             failures: 0,
-            withdrawn: false,
+            leave_notice: None,
             refused: None,
             channel: 0,
             channel_invited: 0,

@@ -15,6 +15,7 @@
 //! | `server_ack.rs` | a shared region's node: the region's server votes instead of the disk |
 //! | `fence_claims.rs` | lenders that say a newer writer fenced them, and when they are believed |
 //! | `views.rs` | membership: proposing, storing and adopting views |
+//! | `leaving.rs` | lenders that drain or stop, and when their members leave |
 //! | `liveness.rs` | giving up lenders that are silent or make no progress |
 //! | `aliases.rs` | lenders that share one memory |
 //! | `idle.rs` | when the journal is clean, and which acknowledgements count then |
@@ -32,6 +33,7 @@ mod domains;
 mod fence_claims;
 mod frames;
 mod idle;
+mod leaving;
 mod lender;
 mod liveness;
 mod multicast;

@@ -8,6 +8,7 @@ use crate::id::{Epoch, Incarnation, Lsn};
 use crate::wire::RefusalReason;
 
 use super::JournalWriter;
+use super::leaving::LeaveNotice;
 use super::lender::{LenderRole, LinkPhase};
 
 /// Why commits wait for the disk.
@@ -76,6 +77,8 @@ pub struct JournalLenderStatus {
     pub stalled: bool,
     /// Whether it announced that it is about to stop.
     pub stopping: bool,
+    /// Whether its operator drains it: it takes no new windows, and members leave it once they are replaced.
+    pub draining: bool,
     /// Whether it would not add a power domain that the commit rule requires.
     pub unfit: bool,
 }
@@ -156,7 +159,8 @@ impl JournalWriter {
                 .alias_of(index)
                 .map(|other| self.lenders[other].address.clone()),
             stalled: lender.stalled_until.is_some() && !lender.takes_appends(),
-            stopping: lender.withdrawn,
+            stopping: lender.leave_notice == Some(LeaveNotice::Stops),
+            draining: lender.leave_notice == Some(LeaveNotice::Drains),
             unfit: lender.is_ready() && !self.view.has(index) && !self.fits(self.view, index),
         };
         WriterStatus {

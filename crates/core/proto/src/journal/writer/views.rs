@@ -44,31 +44,40 @@ impl JournalWriter {
     }
 
     /// The members that the next view should have: without departing ones, and with lenders whose windows are
-    /// filled.
+    /// filled. Members that were asked to leave come last, and only where they are not replaced yet.
     fn target(&self) -> LenderIndexSet {
-        let mut target = self.view.minus(self.may_leave());
-        let stays = self.claims.members;
-        let leaves = |&index: &usize| self.lenders[index].withdrawn && !stays.has(index);
-        for index in self.view.iter().filter(leaves) {
-            target = target.without(index);
-        }
+        let members = self.view.minus(self.may_leave());
+        let asked = self.asked_to_leave(members);
+        let mut target = members.minus(asked);
         for (index, lender) in self.lenders.iter().enumerate() {
             let full = matches!(lender.role, LenderRole::CatchingUp(goal) if lender.held >= goal);
-            if !full || !lender.is_ready() || lender.withdrawn {
-                continue;
+            if full && lender.is_ready() && lender.leave_notice.is_none() {
+                target = self.improved(target, index);
             }
-            if target.len() < self.config.wanted && self.fits(target, index) {
-                target = target.with(index);
-            } else if !self.domains_differ(target) && !self.is_here(index) {
-                // The view is complete but does not count: the least preferred member in this machine's power
-                // domain is replaced by one in another.
-                let may_go = |&member: &usize| self.is_here(member) && !stays.has(member);
-                let last = target.iter().filter(may_go).last();
-                let last = last.unwrap_or(index);
-                target = target.without(last).with(index);
+        }
+        for index in asked.iter() {
+            if self.awaits_replacement(index, target) {
+                target = self.improved(target, index);
             }
         }
         target
+    }
+
+    /// A view of `target`, and of lender `index` if it has a use there.
+    fn improved(&self, target: LenderIndexSet, index: usize) -> LenderIndexSet {
+        if target.len() < self.config.wanted && self.fits(target, index) {
+            target.with(index)
+        } else if !self.domains_differ(target) && !self.is_here(index) {
+            // The view is complete but does not count: the least preferred member in this machine's power
+            // domain is replaced by one in another.
+            let stays = self.claims.members;
+            let may_go = |&member: &usize| self.is_here(member) && !stays.has(member);
+            let last = target.iter().filter(may_go).last();
+            let last = last.unwrap_or(index);
+            target.without(last).with(index)
+        } else {
+            target
+        }
     }
 
     pub(super) fn propose(&mut self) {
@@ -95,7 +104,7 @@ impl JournalWriter {
 
     /// Whether the proposed view may be stored: everything acknowledged so far satisfies it, or is on the
     /// local disk (for a shared journal: at its server).
-    fn may_store(&self, proposal: &ViewProposal) -> bool {
+    pub(super) fn may_store(&self, proposal: &ViewProposal) -> bool {
         let satisfied = self
             .counted(proposal.set, proposal.clean)
             .is_some_and(|lsn| lsn >= self.acked);
@@ -239,15 +248,15 @@ impl JournalWriter {
         }
         // A view that is being stored, here or at the server, is final: its members are no longer spares.
         let stored = self.proposal.filter(|proposal| proposal.stored);
-        let mut team = stored
-            .map_or(self.view, |proposal| proposal.set)
-            .minus(self.may_leave());
-        for (index, lender) in self.lenders.iter().enumerate() {
-            let coming = matches!(lender.role, LenderRole::Joining | LenderRole::CatchingUp(_));
-            if coming {
-                team = team.with(index);
-            } else if lender.withdrawn && !self.claims.members.has(index) {
-                team = team.without(index);
+        let next = stored.map_or(self.view, |proposal| proposal.set);
+        let mut team = next.minus(self.may_leave()).minus(self.asked_to_leave(next));
+        let complete = team.len() >= self.config.wanted && self.domains_differ(team);
+        for index in 0..self.lenders.len() {
+            match self.lenders[index].role {
+                // A member that was asked to leave, and is not any more, needs no replacement.
+                LenderRole::Joining | LenderRole::CatchingUp(_) if complete => self.turn_away(index),
+                LenderRole::Joining | LenderRole::CatchingUp(_) => team = team.with(index),
+                LenderRole::Member | LenderRole::Spare => (),
             }
         }
         loop {
@@ -294,7 +303,7 @@ impl JournalWriter {
             let able = !self.memory_stalls(lender.link_incarnation, now);
             let free = lender.role == LenderRole::Spare && lender.control.is_none() && !self.in_use(index);
             let own = self.alias_of(index).is_none();
-            lender.is_ready() && free && willing && able && !lender.withdrawn && own
+            lender.is_ready() && free && willing && able && lender.leave_notice.is_none() && own
         })
     }
 
