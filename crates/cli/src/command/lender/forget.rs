@@ -1,7 +1,5 @@
 //! `netram lender forget`: freeing the memory of a journal that no client will open again.
 
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -13,10 +11,9 @@ use netram_lender::{JournalReport, OPERATOR_SUFFIX};
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::journal::ForgetNotice as Forgetting;
 use netram_proto::wire::{ByteReader, Flag, Frame, FrameHeader, FrameKind, RefusalReason};
-use netram_transport::{Link, NetAddress, Security};
-use rustix::net::sockopt::socket_peercred;
+use netram_transport::Link;
 
-use super::operator::{OperatorSocket, operator_sockets};
+use super::operator::{ToldLender, operator_sockets};
 use super::status;
 use crate::options::{DurationArg, LenderAddresses, SecurityArgs};
 use crate::output;
@@ -70,41 +67,6 @@ struct LenderPart {
     bytes: u64,
 }
 
-/// A lender that is told to forget a journal.
-struct ToldLender {
-    address: NetAddress,
-    security: Security,
-    /// The user who must run it; `None` for an address that was given.
-    run_by: Option<u32>,
-}
-
-impl ToldLender {
-    fn connect(&self, timeout: Duration) -> Result<Link> {
-        // Before the first word. Another process could take the place since, so the link is asked again.
-        if let NetAddress::Unix(path) = &self.address
-            && self.run_by.is_some()
-        {
-            let socket = UnixStream::connect(path).context("connecting to the operator's socket")?;
-            self.check_peer(&socket)?;
-        }
-        let link = status::connect_lender(&self.address, &self.security, timeout)?;
-        self.check_peer(&link)?;
-        Ok(link)
-    }
-
-    /// Checks who answers, if it must be a certain user.
-    fn check_peer(&self, socket: impl AsFd) -> Result<()> {
-        let Some(user) = self.run_by else { return Ok(()) };
-        let peer = socket_peercred(socket).context("asking who answers at the operator's socket")?;
-        match peer.uid.as_raw() {
-            peer if peer == user => Ok(()),
-            peer => bail!(
-                "the socket belongs to user {user}, and a process of user {peer} answers at it: it was told nothing"
-            ),
-        }
-    }
-}
-
 impl ForgetJournal {
     pub(super) fn run(self) -> Result<ExitCode> {
         let digits = u128::from_str_radix(&self.journal, 16);
@@ -147,14 +109,7 @@ impl ForgetJournal {
                 self.user.as_deref().unwrap_or("this user")
             );
         }
-        let told = sockets
-            .into_iter()
-            .map(|OperatorSocket { path, user }| ToldLender {
-                address: NetAddress::Unix(path),
-                security: Security::Insecure,
-                run_by: Some(user),
-            });
-        Ok(told.collect())
+        Ok(sockets.into_iter().map(ToldLender::from).collect())
     }
 
     fn at(&self, lender: &ToldLender, journal: JournalId) -> Result<String> {

@@ -1,5 +1,6 @@
 //! `netram lender`: the service that lends memory, and what its operator asks of it.
 
+mod drain;
 mod forget;
 mod notify;
 mod operator;
@@ -29,6 +30,8 @@ pub(crate) use notify::{pending_forgets_json, report_pending_forgets, windows};
 pub enum LenderCommand {
     Serve(Box<serve::ServeLender>),
     Status(status::ShowLenders),
+    Drain(drain::DrainLender),
+    Undrain(drain::UndrainLender),
     Forget(forget::ForgetJournal),
     Notify(notify::NotifyLenders),
 }
@@ -43,6 +46,8 @@ impl LenderCommand {
         match self {
             LenderCommand::Serve(serve) => serve.run(),
             LenderCommand::Status(status) => status.run(),
+            LenderCommand::Drain(drain) => drain.run(),
+            LenderCommand::Undrain(undrain) => undrain.run(),
             LenderCommand::Forget(forget) => forget.run(),
             LenderCommand::Notify(notify) => notify.run(),
         }

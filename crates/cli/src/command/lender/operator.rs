@@ -1,11 +1,18 @@
-//! Finding the lenders of this machine by the sockets beside their stores.
+//! Finding the lenders of this machine by the sockets beside their stores, and giving them orders there.
 
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use netram_lender::OPERATOR_SUFFIX;
 use netram_process::rights::user_named;
+use netram_transport::{Link, NetAddress, Security};
+use rustix::net::sockopt::socket_peercred;
+
+use super::status;
 
 /// Directory of the stores of lenders. Every user can write in it.
 const STORES: &str = "/dev/shm";
@@ -18,6 +25,51 @@ pub(super) struct OperatorSocket {
     pub(super) path: PathBuf,
     /// The user who made it, and who must answer at it.
     pub(super) user: u32,
+}
+
+/// A lender that is given an order.
+pub(super) struct ToldLender {
+    pub(super) address: NetAddress,
+    pub(super) security: Security,
+    /// The user who must run it; `None` for an address that was given.
+    pub(super) run_by: Option<u32>,
+}
+
+impl ToldLender {
+    pub(super) fn connect(&self, timeout: Duration) -> Result<Link> {
+        // Before the first word. Another process could take the place since, so the link is asked again.
+        if let NetAddress::Unix(path) = &self.address
+            && self.run_by.is_some()
+        {
+            let socket = UnixStream::connect(path).context("connecting to the operator's socket")?;
+            self.check_peer(&socket)?;
+        }
+        let link = status::connect_lender(&self.address, &self.security, timeout)?;
+        self.check_peer(&link)?;
+        Ok(link)
+    }
+
+    /// Checks who answers, if it must be a certain user.
+    fn check_peer(&self, socket: impl AsFd) -> Result<()> {
+        let Some(user) = self.run_by else { return Ok(()) };
+        let peer = socket_peercred(socket).context("asking who answers at the operator's socket")?;
+        match peer.uid.as_raw() {
+            peer if peer == user => Ok(()),
+            peer => bail!(
+                "the socket belongs to user {user}, and a process of user {peer} answers at it: it was told nothing"
+            ),
+        }
+    }
+}
+
+impl From<OperatorSocket> for ToldLender {
+    fn from(OperatorSocket { path, user }: OperatorSocket) -> ToldLender {
+        ToldLender {
+            address: NetAddress::Unix(path),
+            security: Security::Insecure,
+            run_by: Some(user),
+        }
+    }
 }
 
 /// The sockets of the lenders that `user` runs on this machine. Without a name: of this process's user, and

@@ -130,8 +130,13 @@ pub(super) fn ask(address: &NetAddress, security: &Security, timeout: Duration) 
 }
 
 /// Asks for a report over this link.
-pub(super) fn ask_over(mut link: Link, deadline: Instant) -> Result<StatusReport> {
-    link.send(&[&FrameHeader::new(FrameKind::Status).encode(0)])?;
+pub(super) fn ask_over(link: Link, deadline: Instant) -> Result<StatusReport> {
+    request_report(link, FrameHeader::new(FrameKind::Status), deadline)
+}
+
+/// Sends an order or a question that a report answers.
+pub(super) fn request_report(mut link: Link, order: FrameHeader, deadline: Instant) -> Result<StatusReport> {
+    link.send(&[&order.encode(0)])?;
     loop {
         link.flush()?;
         if let Some(packet) = link.receive()? {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use netram_journal::config::DOMAIN_DEFAULT;
-use netram_lender::{AmountReport, CopiesReport, JournalReport, StatusReport};
+use netram_lender::{AmountReport, CopiesReport, JournalReport, LeftReport, StatusReport};
 
 use super::status::LenderAnswer;
 use crate::output;
@@ -263,6 +263,17 @@ fn copies_line(name: &str, copies: &CopiesReport) -> String {
 fn state(report: &StatusReport) -> String {
     if report.stopping {
         return "stopping".to_owned();
+    }
+    if report.safe_to_stop {
+        return "drained, safe to stop".to_owned();
+    }
+    if report.draining {
+        let LeftReport { windows, pages, .. } = report.left;
+        let windows = output::count(windows as u64, "window");
+        return match pages {
+            0 => format!("draining, {windows} left"),
+            pages => format!("draining, {windows}, {} left", output::count(pages, "page")),
+        };
     }
     let insecure = if report.secure { "" } else { ", insecure" };
     let short = if report.memory.is_short() {

@@ -13,6 +13,7 @@ mod bad_files;
 mod bad_peers;
 mod data_disk;
 mod descriptors;
+mod drain;
 mod failing_disk;
 mod full_disk;
 mod grow;

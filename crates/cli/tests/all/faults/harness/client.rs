@@ -203,6 +203,15 @@ impl ClientReport {
         })
     }
 
+    /// Returns how long the slowest commit of a journal's client took.
+    pub(crate) fn longest_commit(&self) -> Duration {
+        let slow = self.messages.iter().filter_map(|said| match said {
+            WorkerMessage::Slowest { us } => Some(Duration::from_micros(*us)),
+            _ => None,
+        });
+        slow.max().unwrap_or_default()
+    }
+
     fn pid(&self) -> Option<i32> {
         self.messages.iter().find_map(|said| match said {
             WorkerMessage::Started { pid } => Some(*pid),

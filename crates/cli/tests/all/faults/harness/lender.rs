@@ -41,8 +41,6 @@ impl FaultsLender {
             "1",
             "--wait",
             "block",
-            "--grace",
-            "0s",
         ];
         let mut command: Vec<String> = wrap
             .iter()
@@ -52,6 +50,9 @@ impl FaultsLender {
             .collect();
         if !more.contains(&"--memory") {
             command.extend(["--memory".to_owned(), "16MiB".to_owned()]);
+        }
+        if !more.contains(&"--grace") {
+            command.extend(["--grace".to_owned(), "0s".to_owned()]);
         }
         let log = place.memory().join(format!("{name}.log"));
         FaultsLender {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use netram_journal::Journal;
 use netram_proto::id::Lsn;
@@ -165,17 +165,28 @@ fn write(shared: &Shared<'_>, thread: usize, mut trims: Option<VecDeque<(u64, Ls
     let mut random = FaultsRandom::here();
     let mut failures = 0;
     let mut left = work.commits.unwrap_or(u64::MAX);
+    let mut slowest = Duration::ZERO;
     while left > 0 && failures < ATTEMPTS_AFTER_FAILURE {
         if let Some(trims) = &mut trims {
             trim(shared, trims);
         }
+        let began = Instant::now();
         match append(shared, random.next()) {
             Ok((number, ticket)) => {
                 if let Some(trims) = &mut trims {
                     trims.push_back((number, ticket.lsn));
                 }
                 match shared.journal.wait(ticket, setup::durability(work)) {
-                    Ok(votes) => say_acked(thread, number, votes),
+                    Ok(votes) => {
+                        let took = began.elapsed();
+                        say_acked(thread, number, votes);
+                        if took > slowest {
+                            slowest = took;
+                            say(&WorkerMessage::Slowest {
+                                us: took.as_micros() as u64,
+                            });
+                        }
+                    }
                     Err(error) => failures += fail(shared, thread, failures, &error.to_string()),
                 }
                 left -= 1;

@@ -88,6 +88,8 @@ pub(crate) enum WorkerMessage {
         refused: Vec<String>,
         disk: Option<String>,
     },
+    /// No commit of this thread took longer.
+    Slowest { us: u64 },
     /// A commit found the log full; it is tried again.
     Full { text: String },
     /// A commit of this thread failed for good. No acknowledgement may follow it.
