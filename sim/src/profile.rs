@@ -242,6 +242,8 @@ impl WorldProfile {
         // Old copies and losses without notice matter only beyond the budget.
         self.within_budget = rng.chance(300);
         self.fault_interval = Nanos::from_ms(rng.pick(&[100, 300]));
+        // Each window counts for most.
+        (self.rule, self.min, self.one_domain) = (CommitRule::All, 1, true);
         self.faults.truncate(rng.index(4));
         self.faults.extend([
             WorldFault::SpillLender,
