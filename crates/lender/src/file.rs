@@ -137,8 +137,9 @@ pub(crate) fn fill(file: &File, at: u64, length: u64) -> io::Result<()> {
     Ok(fallocate(file, FallocateFlags::empty(), at, length)?)
 }
 
-/// Empties the file and reserves `asked` bytes of zeroed memory for it.
-pub(crate) fn reserve(file: &File, asked: u64, path: &Path) -> Result<(), WindowStoreError> {
+/// Empties the file, gives it `asked` bytes that the machine has, and reserves zeroed memory for the first
+/// `now` of them.
+pub(crate) fn reserve(file: &File, asked: u64, now: u64, path: &Path) -> Result<(), WindowStoreError> {
     file.set_len(0).map_err(failed(path, "empty"))?;
     // The kernel would kill a process rather than refuse memory that it has promised, so the free memory is
     // checked first.
@@ -146,8 +147,8 @@ pub(crate) fn reserve(file: &File, asked: u64, path: &Path) -> Result<(), Window
     if asked > free {
         return Err(WindowStoreError::NoMemory { asked, free });
     }
-    match fallocate(file, FallocateFlags::empty(), 0, asked) {
-        Ok(()) => (),
+    match fallocate(file, FallocateFlags::empty(), 0, now) {
+        Ok(()) => file.set_len(asked).map_err(failed(path, "extend"))?,
         Err(Errno::NOSPC | Errno::NOMEM) => {
             // The part that was reserved before the refusal is released at once.
             file.set_len(0).map_err(failed(path, "empty"))?;

@@ -51,9 +51,14 @@ pub(crate) struct StoreGeometry {
 }
 
 impl StoreGeometry {
+    /// Offset of the first chunk.
+    pub(crate) fn chunks_at(&self) -> u64 {
+        SUPERBLOCK_BYTES + u64::from(self.slots) * self.slot_bytes
+    }
+
     /// Bytes of the whole file.
     pub(crate) fn file_bytes(&self) -> u64 {
-        SUPERBLOCK_BYTES + u64::from(self.slots) * self.slot_bytes + self.chunks * self.chunk_bytes
+        self.chunks_at() + self.chunks * self.chunk_bytes
     }
 }
 

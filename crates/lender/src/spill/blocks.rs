@@ -183,9 +183,10 @@ impl BlockSource {
     }
 }
 
-/// Lets `take` read a file from its beginning.
+/// Lets `take` read a file from its beginning, past the page cache if `direct` is that file opened so.
 pub(super) fn read_blocks<T>(
     file: &File,
+    direct: Option<File>,
     take: impl FnOnce(&mut BlockSource) -> io::Result<T>,
 ) -> io::Result<T> {
     scope(|threads| {
@@ -195,10 +196,15 @@ pub(super) fn read_blocks<T>(
             let _ = empty.send(Block::new());
         }
         threads.spawn(move || {
-            let mut at = 0;
+            let (mut at, mut direct) = (0, direct);
             for mut block in to_read {
                 block.used = 0;
-                let done = fill_from(file, at, &mut block);
+                let mut done = fill_from(direct.as_ref().unwrap_or(file), at, &mut block);
+                if direct.is_some() && done.is_err() {
+                    // The file system refuses that, or the end of the file is not aligned.
+                    (direct, block.used) = (None, 0);
+                    done = fill_from(file, at, &mut block);
+                }
                 let is_end = !matches!(done, Ok(true));
                 at += block.used as u64;
                 if read.send(done.map(|_| block)).is_err() || is_end {
@@ -242,7 +248,7 @@ mod tests {
         let bytes: Vec<u8> = (0..3 * BLOCK_BYTES + 777).map(|at| (at / 251) as u8).collect();
         write_blocks(&file, None, |sink| sink.write(&bytes)).unwrap();
         let file = File::open(&path).unwrap();
-        let read = read_blocks(&file, |source| {
+        let read = read_blocks(&file, None, |source| {
             let mut read = vec![0; bytes.len()];
             assert!(source.read(&mut read)?);
             let rest = source.next(u64::MAX)?;

@@ -143,6 +143,13 @@ impl SpillDirectory {
         opened.ok().map(File::from)
     }
 
+    /// Opens the spill past the page cache; `None` if its file system does not allow that.
+    pub(crate) fn find_direct(&self) -> Option<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::DIRECT;
+        let opened = rustix::fs::openat(&self.directory, file_name(&self.lender), flags, Mode::empty());
+        opened.ok().map(File::from)
+    }
+
     /// Gives the file its final name, in place of an earlier spill.
     pub(crate) fn rename(&self) -> io::Result<()> {
         let (next, last) = (next_name(&self.lender), file_name(&self.lender));

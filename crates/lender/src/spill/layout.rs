@@ -44,8 +44,7 @@ impl<'a> StoreLayout<'a> {
         let StoreGeometry {
             slots, slot_bytes, ..
         } = self.geometry;
-        let length = SUPERBLOCK_BYTES + u64::from(slots) * slot_bytes;
-        let length = usize::try_from(length).map_err(io::Error::other)?;
+        let length = usize::try_from(self.geometry.chunks_at()).map_err(io::Error::other)?;
         let (_, mut rest) = StoreSlice::map(self.file, length, false)?.split(SUPERBLOCK_BYTES as usize);
         let mut all = Vec::with_capacity(slots as usize);
         for _ in 0..slots {
@@ -81,17 +80,11 @@ impl<'a> StoreLayout<'a> {
 
     /// Where the byte at `at` of a window lies in the file, and how many bytes follow there.
     pub(crate) fn place(&self, chunks: &[u32], window_bytes: u64, at: Lsn) -> (u64, u64) {
-        let StoreGeometry {
-            slots,
-            slot_bytes,
-            chunk_bytes,
-            ..
-        } = self.geometry;
+        let chunk_bytes = self.geometry.chunk_bytes;
         let offset = at.0 % window_bytes;
         let within = offset % chunk_bytes;
         let chunk = u64::from(chunks[(offset / chunk_bytes) as usize]);
-        let first = SUPERBLOCK_BYTES + u64::from(slots) * slot_bytes;
         let room = (chunk_bytes - within).min(window_bytes - offset);
-        (first + chunk * chunk_bytes + within, room)
+        (self.geometry.chunks_at() + chunk * chunk_bytes + within, room)
     }
 }

@@ -3,12 +3,12 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use netram_proto::id::Incarnation;
 use netram_proto::member::MemberState;
 
 use super::blocks::{BlockSource, read_blocks};
+use super::directory::SpillDirectory;
 use super::error::SpillError;
 use super::format::{CRC_BYTES, ENTRY_BYTES, HEAD_BYTES, SpillEntry, SpillHead, window_crc};
 use super::joined_bytes;
@@ -23,42 +23,54 @@ enum LoadFailure {
     DoesNotFit,
 }
 
-/// Takes the spill `head`, at the beginning of `spill`, up into the empty, reserved store in `store`. The
-/// superblock comes last, so a start that is interrupted takes it up again.
+/// Takes the spill `head`, at the beginning of `spill`, up into the empty store in `store`, whose slots have
+/// memory. The superblock comes last, so a start that is interrupted takes it up again.
 ///
 /// # Errors
 /// `Damaged` if a check fails, `DoesNotFit` if the store is too small; the store has no superblock then.
 pub(crate) fn load_spill(
-    (spill, head, path): (&File, &SpillHead, &Path),
-    (store, geometry, boot): (&File, StoreGeometry, u128),
+    (spill, head, directory): (&File, &SpillHead, &SpillDirectory),
+    (store, geometry): (&File, StoreGeometry),
 ) -> Result<(), SpillError> {
     let layout = StoreLayout::new(store, geometry);
+    let path = &directory.spill_path();
     let failed = |step| SpillError::failed(path, step);
-    let outcome = read_blocks(spill, |source| load_entries(source, head, &layout, geometry));
+    let outcome = read_blocks(spill, directory.find_direct(), |source| {
+        load_entries(source, head, &layout, geometry)
+    });
     match outcome.map_err(failed("take up"))? {
-        Ok(()) => (),
-        Err(LoadFailure::Damaged) => {
-            return Err(SpillError::Damaged {
-                path: path.to_owned(),
-            });
-        }
+        Ok(()) => Ok(()),
+        Err(LoadFailure::Damaged) => Err(SpillError::Damaged {
+            path: path.to_owned(),
+        }),
         Err(LoadFailure::DoesNotFit) => {
             let needed = needed_bytes(spill, head, geometry).map_err(failed("read"))?;
-            return Err(SpillError::DoesNotFit {
+            Err(SpillError::DoesNotFit {
                 path: path.to_owned(),
                 needed,
                 journals: head.entries.into(),
-            });
+            })
         }
     }
+}
+
+/// Completes a store that a spill was taken up into.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn finish_load(
+    store: &File,
+    (geometry, boot): (StoreGeometry, u128),
+    took_up: Incarnation,
+) -> io::Result<()> {
     let block = StoreSuperblock {
-        incarnation: fresh_incarnation().map_err(failed("draw an incarnation for"))?,
+        incarnation: fresh_incarnation()?,
         boot,
         geometry,
         closed: false,
-        took_up: Some(head.incarnation),
+        took_up: Some(took_up),
     };
-    store.write_all_at(&block.encode(), 0).map_err(failed("take up"))
+    store.write_all_at(&block.encode(), 0)
 }
 
 /// Makes a closed store serve again under a new incarnation. Its windows keep the one that joined them, and

@@ -20,7 +20,7 @@ pub(crate) use self::directory::SpillDirectory;
 pub use self::error::SpillError;
 pub(crate) use self::format::SpillHead;
 pub(crate) use self::layout::found_states;
-pub(crate) use self::load::{load_spill, reopen_store};
+pub(crate) use self::load::{finish_load, load_spill, reopen_store};
 pub(crate) use self::write::spill_store;
 
 /// A spill that is complete and synced.

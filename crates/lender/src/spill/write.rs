@@ -36,6 +36,8 @@ pub(crate) fn spill_store(
     let failed = |step| SpillError::failed(&path, step);
     let layout = StoreLayout::new(file, block.geometry);
     let journals = kept_journals(&layout).map_err(failed("read the lent memory for"))?;
+    // Freeing the blocks of an earlier spill takes time, and may wait until this one is complete.
+    let earlier = directory.find().ok().flatten();
     let mut run = SpillRun::default();
     while let Some(step) = run.step() {
         match step {
@@ -53,11 +55,13 @@ pub(crate) fn spill_store(
         }
         run.done();
     }
+    let took = began.elapsed();
+    drop(earlier);
     let windows = journals.iter().filter(|kept| kept.entry.state.member.joined);
     Ok(SpillReport {
         windows: windows.count(),
         bytes: journals.iter().map(|kept| kept.entry.bytes).sum(),
-        took: began.elapsed(),
+        took,
         path,
     })
 }

@@ -509,7 +509,7 @@ fn start_empty(
     config: &StoreConfig,
 ) -> Result<StoreLayout, WindowStoreError> {
     let path = &config.path;
-    reserve(file, geometry.file_bytes(), path)?;
+    reserve(file, geometry.file_bytes(), geometry.file_bytes(), path)?;
     let (mut superblock, slots, mut chunks) = lay_out(file, geometry, config, true)?;
     let incarnation = fresh_incarnation().map_err(failed(path, "draw an incarnation for"))?;
     superblock.write(
@@ -536,8 +536,7 @@ fn start_empty(
 
 /// Offset of a chunk in the file.
 fn chunk_at(geometry: StoreGeometry, chunk: &Chunk) -> u64 {
-    let first = geometry.file_bytes() - geometry.chunks * geometry.chunk_bytes;
-    first + u64::from(chunk.index) * geometry.chunk_bytes
+    geometry.chunks_at() + u64::from(chunk.index) * geometry.chunk_bytes
 }
 
 /// Maps the file and splits it. `touch` if memory backs all of it and is to be populated.

@@ -13,10 +13,10 @@ use netram_proto::spill::{FoundSpill, FoundStore, StartPlan, StartRefusal, plan_
 
 use super::{StoreConfig, StoreOrigin, WindowStore, read_superblock};
 use crate::error::{OccupiedWindows, WindowStoreError};
-use crate::file::{failed, reserve};
+use crate::file::{failed, fill, reserve};
 use crate::slot::{STATE_BYTES, SlotState, newest};
 use crate::spill::{SpillDirectory, SpillError, SpillHead, SpillReport};
-use crate::spill::{found_states, load_spill, reopen_store, spill_store};
+use crate::spill::{finish_load, found_states, load_spill, reopen_store, spill_store};
 use crate::superblock::{SUPERBLOCK_BYTES, StoreGeometry, StoreSuperblock};
 
 impl WindowStore {
@@ -146,8 +146,12 @@ fn load(
     let Some((spill, head)) = directory.find()? else {
         return Ok(None);
     };
-    reserve(file, geometry.file_bytes(), &config.path)?;
-    load_spill((&spill, &head, &directory.spill_path()), (file, geometry, boot))?;
+    let path = &config.path;
+    // The windows go into memory that nobody has zeroed; the rest is reserved behind them.
+    reserve(file, geometry.file_bytes(), geometry.chunks_at(), path)?;
+    load_spill((&spill, &head, directory), (file, geometry))?;
+    fill(file, 0, geometry.file_bytes()).map_err(failed(path, "reserve memory for"))?;
+    finish_load(file, (geometry, boot), head.incarnation).map_err(failed(path, "complete"))?;
     Ok(Some(StoreOrigin::Loaded))
 }
 
