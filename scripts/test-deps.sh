@@ -38,6 +38,7 @@ wanted=(
 	"setpriv util-linux is another user, who may do less"
 	"systemd-analyze systemd judges what the units expose"
 	"ps procps shows what a failed test left running, and its limits"
+	"/lib/nut/dummy-ups nut-server plays a UPS whose mains fail, and its upsd"
 )
 
 missing=()

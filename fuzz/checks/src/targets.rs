@@ -89,6 +89,7 @@ targets! {
     Machine holder(512): crate::deposit::holder, crate::deposit::holder_seeds;
     Machine owner(512): crate::deposit::owner, crate::deposit::owner_seeds;
     Machine nbd_session(1024): crate::nbd::session, crate::nbd::session_seeds;
+    Machine ups_watch(512): netram_ups::fuzzed::watch, netram_ups::fuzzed::watch_seeds;
     Disk slots(600): crate::journal::slots, crate::journal::slots_seeds;
     Disk journal_log(256): crate::journal::log, crate::journal::log_seeds;
     Disk lender_slot(129): netram_lender::fuzzed::slot, netram_lender::fuzzed::slot_seeds;
