@@ -32,6 +32,7 @@ impl JournalState {
         if durability == Durability::Lazy {
             return Ok(CommitVotes::default());
         }
+        let durability = self.demanded(durability);
         if let Some(outcome) = self.outcome(ticket.end, durability) {
             return outcome;
         }

@@ -104,6 +104,8 @@ pub(crate) struct JournalState {
     pub(crate) halted: AtomicBool,
     /// Whether the members' acknowledgements count at the moment.
     pub(crate) counting: AtomicBool,
+    /// Whether commits wait for the disk even if members would do. Written by `DiskDemand`.
+    pub(crate) disk_required: AtomicBool,
     pub(crate) waiting: CommitWaiters,
     pub(crate) disk: DiskSignal,
     /// The disk writer; a thread holds its lock while it writes.
@@ -180,6 +182,7 @@ impl JournalState {
             head: AtomicU64::new(parts.superblock.head.lsn.0),
             halted: AtomicBool::new(false),
             counting: AtomicBool::new(false),
+            disk_required: AtomicBool::new(false),
             waiting: parts.waiting,
             disk: DiskSignal::default(),
             drain: Mutex::new(DiskWriter::new(parts.drain)),

@@ -159,7 +159,7 @@ fn wait_for_work(shared: &JournalState) -> bool {
         if pending {
             let due = match batch {
                 Some((begin, due)) if begin == position => due,
-                _ => now + shared.config.disk_delay,
+                _ => now + shared.disk_delay(),
             };
             batch = Some((position, due));
             if state.sync_requested || state.stop || due <= now {

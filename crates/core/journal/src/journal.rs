@@ -20,6 +20,7 @@ use netram_transport::Waker;
 
 use crate::config::JournalConfig;
 use crate::core::JournalState;
+use crate::disk_demand::DiskDemand;
 use crate::error::{JournalCreateError, JournalGrowError, JournalOpenError};
 use crate::fork::ForkMark;
 use crate::maintenance::ViewFile;
@@ -226,6 +227,11 @@ impl Journal {
                 Some(_) => std::thread::sleep(Duration::from_millis(1)),
             }
         }
+    }
+
+    /// A handle by which a thread that does not have the journal can make its commits wait for the disk.
+    pub fn disk_demand(&self) -> DiskDemand {
+        DiskDemand::new(&self.shared)
     }
 
     /// A snapshot of the journal's state. Allocates, so it is not meant for the commit path.

@@ -27,6 +27,7 @@
 //! | [`owner`] | the owner of a journal on its links: proofs and signed fences |
 //! | [`reason`] | why a lender does not count, and its message |
 //! | `copy` | notifications for the thread that feeds a replica |
+//! | [`disk_demand`] | making commits wait for the disk, for a while |
 //! | [`fork`] | detection of children of `fork` |
 //! | [`follow`] | a journal kept for a writer on another machine |
 //! | [`orphan`] | a journal left by an earlier process of a shared region's node, to be offered to the server |
@@ -43,6 +44,7 @@ mod copy;
 mod core;
 mod delete;
 mod disk;
+pub mod disk_demand;
 mod disk_writer;
 pub mod durable;
 pub mod error;
@@ -67,6 +69,7 @@ pub mod settings;
 mod sys;
 
 pub use config::{JournalConfig, MulticastOptions, NewestClaim, ReplicaOrigin};
+pub use disk_demand::DiskDemand;
 pub use error::{
     JournalCreateError, JournalDeleteError, JournalGrowError, JournalNotClosed, JournalOpenError,
 };

@@ -62,6 +62,46 @@ fn a_journal_opens_without_its_multicast_group() {
     commit(&journal, b"over links", Durability::Remote);
 }
 
+/// On a UPS's battery this machine and its lenders may end together.
+#[test]
+fn while_the_disk_is_demanded_every_commit_is_on_it_and_so_is_what_came_before() {
+    let place = TestJournal::new();
+    let _lenders = [place.lender("a"), place.lender("b")];
+    Journal::create(&place.journal(), LOG_BYTES).unwrap();
+    let config = JournalConfig {
+        disk_delay: Duration::from_secs(3600),
+        ..place.config(&["a", "b"], 2)
+    };
+    let (journal, _) = place.open(config);
+    let demand = journal.disk_demand();
+    let committed = || {
+        let ticket = append(&journal, b"a commit");
+        journal.wait(ticket, Durability::Remote).unwrap()
+    };
+    let await_stable = || {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while journal.state().stable < journal.state().tail {
+            assert!(Instant::now() < deadline, "the disk lacks what only members have");
+            std::thread::yield_now();
+        }
+    };
+    assert!(!committed().disk);
+    demand.set(true);
+    await_stable();
+    for _ in 0..20 {
+        let votes = committed();
+        assert!(votes.disk, "{votes:?}");
+    }
+    let lazy = append(&journal, b"lazy");
+    journal.wait(lazy, Durability::Lazy).unwrap();
+    await_stable();
+    demand.set(false);
+    let votes = committed();
+    assert_eq!((votes.members, votes.rule, votes.disk), (2, true, false));
+    journal.close().unwrap();
+    demand.set(true);
+}
+
 #[test]
 fn a_remote_commit_reports_its_voters() {
     let place = TestJournal::new();
