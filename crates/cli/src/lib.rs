@@ -25,6 +25,7 @@ mod rights;
 mod settings;
 pub mod signals;
 mod tips;
+mod ups;
 
 use std::io;
 use std::process::ExitCode;

@@ -20,6 +20,7 @@ use crate::notify::notify;
 use crate::options::{DurationArg, SizeArg, UsageError};
 use crate::output;
 use crate::settings::{self, LenderArgs, owned, put};
+use crate::ups::{self, UpsArgs};
 
 /// Default bytes of a new journal.
 const JOURNAL_BYTES_DEFAULT: u64 = 256 << 20;
@@ -65,6 +66,8 @@ pub struct AttachDirectory {
     journal_size: Option<SizeArg>,
     #[command(flatten)]
     lenders: LenderArgs,
+    #[command(flatten)]
+    ups: UpsArgs,
     /// Copies that a sync waits for: remote (lenders as --rule says, or the disk if too few count),
     /// disk, or both [default: remote]
     #[arg(long, value_name = "WHERE", value_parser = ["remote", "disk", "both"])]
@@ -131,6 +134,7 @@ impl AttachDirectory {
             return Err(UsageError(sentence).into());
         }
         netram_mount::check(&self.dir, &self.on)?;
+        let ups = self.ups.place()?;
         self.make_journal()?;
         let usual = MountOptions::default();
         let options = MountOptions {
@@ -148,6 +152,7 @@ impl AttachDirectory {
         // Before anything is mounted: a signal in between must not leave it mounted.
         let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
         let (mount, report) = netram_mount::Mount::begin(&self.dir, &self.on, options)?;
+        let _monitor = ups::guard(ups, mount.journal().disk_demand())?;
         let record = MountRecord::keep(&self.dir, &self.on);
         print_report(&self.dir, &report, self.json)?;
         notify("READY=1");
@@ -206,7 +211,7 @@ impl AttachDirectory {
             bail!("mounting a volume needs root, because it makes a block device; run it with sudo");
         }
         let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
-        let mounted = volume::VolumeMount::begin(&self.dir, &self.on, self.format.as_deref())?;
+        let mounted = volume::VolumeMount::begin(&self.dir, &self.on, self.format.as_deref(), &self.ups)?;
         match self.json {
             true => output::json(&json!({ "directory": self.dir, "device": mounted.device() }))?,
             false => output::line(format_args!(

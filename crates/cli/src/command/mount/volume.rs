@@ -12,6 +12,7 @@ use signal_hook::iterator::Signals;
 use crate::background::SELF;
 use crate::command::volume::registry;
 use crate::output;
+use crate::ups::UpsArgs;
 
 /// Time between two checks whether it was unmounted.
 const LOOK: Duration = Duration::from_millis(200);
@@ -34,7 +35,12 @@ pub(super) fn is_volume(on: &Path) -> bool {
 impl VolumeMount {
     /// Attaches `volume`, unless it is attached, and mounts its file system at `dir`; with `format`, makes
     /// that file system first.
-    pub(super) fn begin(dir: &Path, volume: &Path, format: Option<&str>) -> Result<VolumeMount> {
+    pub(super) fn begin(
+        dir: &Path,
+        volume: &Path,
+        format: Option<&str>,
+        ups: &UpsArgs,
+    ) -> Result<VolumeMount> {
         let canonical = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
         let (dir, volume) = (canonical(dir)?, canonical(volume)?);
         if !dir.is_dir() {
@@ -53,7 +59,10 @@ impl VolumeMount {
                 dir.display()
             );
         }
-        run(Command::new(SELF).args(["volume", "attach"]).arg(&volume))?;
+        run(Command::new(SELF)
+            .args(["volume", "attach"])
+            .args(ups.arguments())
+            .arg(&volume))?;
         let entry = registry().find(&volume)?.context("it was detached at once")?;
         let mounted = VolumeMount {
             dir,

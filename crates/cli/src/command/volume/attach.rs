@@ -22,6 +22,7 @@ use crate::background::{self, SELF};
 use crate::notify::notify;
 use crate::options::DurationArg;
 use crate::output;
+use crate::ups::UpsArgs;
 
 /// How long a server may take to end after it was killed or lost its last user.
 const SERVER_END_TIMEOUT: Duration = Duration::from_secs(2);
@@ -54,6 +55,8 @@ pub struct AttachVolume {
     /// Bytes of a logical block: 4096, or 512 for programs that need it, at some cost in speed
     #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = block_bytes())]
     block_size: u32,
+    #[command(flatten)]
+    ups: UpsArgs,
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
@@ -132,6 +135,7 @@ impl AttachVolume {
                 &humantime::format_duration(self.hung_after.0).to_string(),
             ])
             .args(self.read_only.then_some("--read-only"))
+            .args(self.ups.arguments())
             .args(self.patience.iter().flat_map(|time| {
                 [
                     "--patience".to_owned(),
@@ -213,7 +217,8 @@ impl AttachVolume {
 
     fn servers(&self, claim: &NameClaim, volume: PathBuf, method: AttachMethod) -> Result<ServerSupply> {
         let Some(user) = &self.server_user else {
-            let role = VolumeServerPart::of(volume, method, self.read_only, self.patience).role()?;
+            let (patience, ups) = (self.patience, self.ups.clone());
+            let role = VolumeServerPart::of(volume, method, self.read_only, patience, ups).role()?;
             return Ok(ServerSupply::Part(role));
         };
         let found = user_named(user).with_context(|| format!("looking for the user {user}"))?;

@@ -18,16 +18,22 @@ use super::registry;
 use super::server::serve_volume;
 use crate::background::SELF;
 use crate::log;
+use crate::ups::UpsArgs;
 
 /// Serves the volume as the device `name` until that is gone.
-pub(super) fn run(volume: &Path, name: &str, patience: Option<Duration>, marked: bool) -> Result<ExitCode> {
+pub(super) fn run(
+    volume: &Path,
+    name: &str,
+    (patience, ups): (Option<Duration>, &UpsArgs),
+    marked: bool,
+) -> Result<ExitCode> {
     log::serve();
     if !marked {
         give_up_rights()?;
     }
     let socket = registry().server_socket(name);
     become_server(&socket).with_context(|| format!("waiting for the supervisor at {}", socket.display()))?;
-    serve_volume(volume, patience, |open| serve(open))?;
+    serve_volume(volume, patience, ups, |open| serve(open))?;
     say_closed();
     Ok(ExitCode::SUCCESS)
 }

@@ -17,6 +17,7 @@ use super::opener::start_control;
 use super::{absolute, device_server, refuse_attached};
 use crate::options::DurationArg;
 use crate::output;
+use crate::ups::{self, UpsArgs};
 
 /// Serve a volume to network block device (NBD) clients
 ///
@@ -52,6 +53,8 @@ pub struct ServeVolume {
     /// settings, or 30s]
     #[arg(long, value_name = "TIME")]
     patience: Option<DurationArg>,
+    #[command(flatten)]
+    ups: UpsArgs,
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
@@ -81,7 +84,7 @@ impl ServeVolume {
         if self.for_device {
             let name = self.name.unwrap_or_else(|| netram_attach::name_of(&path));
             let patience = self.patience.map(|time| time.0);
-            return device_server::run(&path, &name, patience, self.marked);
+            return device_server::run(&path, &name, (patience, &self.ups), self.marked);
         }
         netram_process::hide_memory().context("leaving the process out of core dumps")?;
         refuse_attached(&path)?;
@@ -93,6 +96,7 @@ impl ServeVolume {
             Some(files) => TlsMode::Require(TlsKeys::load(files)?),
             None => TlsMode::Off,
         };
+        let ups = self.ups.place()?;
         let what = || format!("serving {}", self.volume.display());
         let mut settings = VolumePaths::at(&path).settings().with_context(what)?;
         settings.journal.patience = self.patience.map(|time| time.0).or(settings.journal.patience);
@@ -115,6 +119,7 @@ impl ServeVolume {
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("waiting for signals")?;
         let server = Arc::new(NbdServer::start(config)?);
         let control = control(&volume, &server);
+        let monitor = ups::guard(ups, volume.journal().disk_demand())?;
         for address in server.addresses() {
             output::announce(format_args!("listening {address}"));
         }
@@ -127,7 +132,7 @@ impl ServeVolume {
                 _ => break,
             }
         }
-        drop(control);
+        drop((control, monitor));
         let counters = server.stats();
         let left = Arc::into_inner(server).map_or(0, NbdServer::stop);
         tracing::info!(?counters, "clients were served");

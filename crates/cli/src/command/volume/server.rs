@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::opener::start_control;
 use crate::options::DurationArg;
+use crate::ups::{self, UpsArgs};
 use anyhow::{Result, anyhow};
 use netram_attach::{AttachMethod, AttachServeError, serve, serve_nbd, serve_ublk};
 use netram_volume::{BlockDevice, Volume, VolumeOpenError, VolumePaths};
@@ -20,6 +21,8 @@ pub(crate) struct VolumeServerPart {
     read_only: bool,
     /// How long opening waits for lenders; `None`: as in the settings.
     patience: Option<Duration>,
+    #[serde(default)]
+    ups: UpsArgs,
 }
 
 impl VolumeServerPart {
@@ -28,12 +31,14 @@ impl VolumeServerPart {
         way: AttachMethod,
         read_only: bool,
         patience: Option<DurationArg>,
+        ups: UpsArgs,
     ) -> VolumeServerPart {
         VolumeServerPart {
             serve_volume: volume,
             way,
             read_only,
             patience: patience.map(|time| time.0),
+            ups,
         }
     }
 
@@ -43,10 +48,12 @@ impl VolumeServerPart {
 
     /// Serves the volume until its device is gone, and closes it.
     pub(crate) fn run(&self) -> Result<()> {
-        serve_volume(&self.serve_volume, self.patience, |open| match self.way {
-            AttachMethod::Nbd => serve_nbd(self.read_only, open),
-            AttachMethod::Fuse => serve(open),
-            AttachMethod::Ublk => serve_ublk(open),
+        serve_volume(&self.serve_volume, self.patience, &self.ups, |open| {
+            match self.way {
+                AttachMethod::Nbd => serve_nbd(self.read_only, open),
+                AttachMethod::Fuse => serve(open),
+                AttachMethod::Ublk => serve_ublk(open),
+            }
         })
     }
 }
@@ -58,8 +65,10 @@ pub(super) type DeviceOpener<'a> = Box<dyn FnOnce() -> Result<Arc<dyn BlockDevic
 pub(super) fn serve_volume(
     volume: &Path,
     patience: Option<Duration>,
+    ups: &UpsArgs,
     serve: impl FnOnce(DeviceOpener<'_>) -> Result<(), AttachServeError>,
 ) -> Result<()> {
+    let mut ups = ups.place()?;
     let mut opened = None;
     let open = || {
         if let Err(error) = netram_process::hide_memory() {
@@ -70,13 +79,16 @@ pub(super) fn serve_volume(
         let (volume, _) = Volume::open_with(volume, &settings)?;
         let volume = Arc::new(volume);
         let control = start_control(&volume, || None);
-        opened = Some((Arc::clone(&volume), control));
+        let monitor = ups::guard(ups.take(), volume.journal().disk_demand());
+        let monitor = monitor
+            .inspect_err(|error| tracing::error!(error = format_args!("{error:#}"), "no UPS is watched"));
+        opened = Some((Arc::clone(&volume), control, monitor));
         Ok::<Arc<dyn BlockDevice>, VolumeOpenError>(volume)
     };
     let served = serve(Box::new(open));
     // Even if the device failed, what was written is brought to the disk.
-    let closed = opened.map_or(Ok(()), |(volume, control)| {
-        drop(control);
+    let closed = opened.map_or(Ok(()), |(volume, control, monitor)| {
+        drop((control, monitor));
         match Arc::into_inner(volume) {
             Some(volume) => volume.close().map_err(anyhow::Error::new),
             None => Err(anyhow!(
