@@ -281,6 +281,7 @@ fn read_request(
             Some(Err(SessionError::NotOperator)) => return not_allowed(shared, link, NOT_OPERATOR),
             // The report answers it, which is begun after the order was given.
             Some(Ok(SessionAction::Drain(drain))) => {
+                shared.power.leave_to_operator();
                 shared.order_drain(drain);
                 Some(SessionAction::Status)
             }

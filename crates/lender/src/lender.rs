@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use netram_clients::{ClientsFileError, RegistryChange};
 use netram_proto::id::Incarnation;
 use netram_transport::{Interest, Listener, MulticastReceiver, NetAddress, Poller, Security, Waker};
+use netram_ups::PowerStatus;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::accept::LenderAcceptor;
@@ -17,6 +18,7 @@ use crate::data::DataService;
 use crate::deposit::DepositThread;
 use crate::error::LenderStartError;
 use crate::journal::ShardJournals;
+use crate::power::{self, PowerOrder};
 use crate::report::StatusReport;
 use crate::report_desk::ReportDesk;
 use crate::shard::Shard;
@@ -179,6 +181,20 @@ impl Lender {
     /// Ends a drain: clients may return.
     pub fn undrain(&self) {
         self.shared.order_drain(false);
+    }
+
+    /// Handles what feeds the lender's machine now, as `ups` says. On battery the lender drains. With the
+    /// mains it lends again, unless its operator has given another order meanwhile. With a low battery, stop
+    /// it.
+    pub fn power(&self, ups: &str, status: &PowerStatus) {
+        power::log(ups, status);
+        match self.shared.power.note(ups, status, Instant::now()) {
+            // Its operator's drain goes on with the mains.
+            PowerOrder::Drain if self.shared.drain.last().drains() => self.shared.power.leave_to_operator(),
+            PowerOrder::Drain => self.shared.order_drain(true),
+            PowerOrder::Undrain => self.shared.order_drain(false),
+            PowerOrder::None => (),
+        }
     }
 
     /// Stops accepting connections and drains. Ends when no connected client has a window, no window has

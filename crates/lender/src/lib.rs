@@ -21,6 +21,7 @@
 //! | `deposit` | pages of other machines' far-memory arenas |
 //! | `data` | the interface to a service that keeps replicas of volumes on this machine's disk |
 //! | [`report`], `report_desk` | the status, and the thread that builds it |
+//! | `power` | what the lender does when its machine is on battery |
 //! | `lender`, `state`, `drain` | starting, draining and stopping |
 //! | `spill` | windows on a disk while the machine is off |
 //! | [`limit`] | all limits |
@@ -45,6 +46,7 @@ pub mod limit;
 mod memory;
 mod outbox;
 mod pacer;
+mod power;
 pub mod report;
 mod report_desk;
 mod shard;
@@ -67,6 +69,7 @@ pub use data::{DataPermit, DataService, DataSession};
 pub use error::{LenderStartError, WindowStoreError};
 pub use lender::{Lender, StopReport};
 pub use memory::JournalMemory;
+pub use power::PowerReport;
 pub use report::{
     AmountReport, ClientReport, CopiesReport, DepositReport, JournalReport, LeftReport, ReplicaReport,
     ScrubReport, StatusReport,

@@ -9,6 +9,7 @@ use netram_proto::wire::ClientResource;
 use serde::{Deserialize, Serialize};
 
 use crate::limit::REPORT_MARGIN_BYTES;
+use crate::power::PowerReport;
 
 /// A lender's status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +47,9 @@ pub struct StatusReport {
     /// What clients may still need.
     #[serde(default)]
     pub left: LeftReport,
+    /// What feeds its machine; `None` if it watches no UPS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power: Option<PowerReport>,
     /// The lent memory.
     pub memory: MemoryReport,
     /// Wait policy of the shards: `spin`, `yield:N` or `block`.

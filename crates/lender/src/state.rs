@@ -13,6 +13,7 @@ use netram_transport::{MulticastGroup, NetAddress, Waker};
 use crate::config::LenderConfig;
 use crate::data::DataService;
 use crate::drain::{DrainOrders, WithdrawNotice};
+use crate::power::PowerRecord;
 use crate::report::{ClientReport, LeftReport, MemoryReport, StatusReport};
 use crate::report_desk::ReportDesk;
 use crate::stats::{DepositStats, HandshakeFailures, JournalStats, ShardCounters};
@@ -37,6 +38,8 @@ pub(crate) struct DaemonState {
     pub(crate) handshakes: HandshakeFailures,
     /// Counters and reports of deposits.
     pub(crate) deposits: DepositStats,
+    /// What feeds the machine.
+    pub(crate) power: PowerRecord,
     /// The status for those who ask over links.
     pub(crate) desk: ReportDesk,
     /// Wakers of the shards, then of the deposit thread; the acceptor's is last.
@@ -93,6 +96,7 @@ impl DaemonState {
             counters: (0..shards).map(|_| ShardCounters::default()).collect(),
             handshakes: HandshakeFailures::default(),
             deposits: DepositStats::default(),
+            power: PowerRecord::default(),
             desk: ReportDesk::default(),
             connections: AtomicUsize::new(0),
             journals: Mutex::default(),
@@ -195,6 +199,7 @@ impl DaemonState {
             multicast: self.config.multicast.as_ref().map(MulticastGroup::to_string),
             secure: self.config.is_secure(),
             stopping: self.stopping(),
+            power: self.power.report(now),
             draining: self.drain.last().drains(),
             memory: MemoryReport {
                 reserved: self.store.memory(),
@@ -264,7 +269,7 @@ impl DaemonState {
     /// Gives the operator's order that clients move away, or may return.
     pub(crate) fn order_drain(&self, drain: bool) {
         if self.drain.give(drain) {
-            tracing::info!(drain, "the operator drains this lender, or lets it lend again");
+            tracing::info!(drain, "this lender is drained, or lends again");
             self.wake_all();
         }
     }

@@ -249,6 +249,12 @@ impl LenderProcess {
         &self.store
     }
 
+    /// Returns the exit code once it has ended by itself; as for [`stop`](Self::stop).
+    pub fn ended(&mut self) -> Option<Option<i32>> {
+        let status = self.child.try_wait().expect("it is our child");
+        status.map(|status| status.code())
+    }
+
     /// Sends a signal and waits for the end. Returns the exit code, or `None` if a signal killed the process.
     pub fn stop(&mut self, signal: rustix::process::Signal) -> Option<i32> {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)

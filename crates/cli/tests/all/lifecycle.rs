@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use crate::common::{LenderProcess, run};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-const ID: JournalId = JournalId(0xABCD << 100);
+pub(crate) const ID: JournalId = JournalId(0xABCD << 100);
 
 /// A journal's directory as a crash at this moment would leave it.
 pub(crate) fn crashed(journal: &Path, copy: &Path) {
@@ -98,7 +98,7 @@ fn a_lender_started_with_another_size_refuses_and_as_before_its_client_recovers_
 }
 
 /// A client that holds a window with one record, by its frames.
-struct Client(Link);
+pub(crate) struct Client(Link);
 
 impl Client {
     /// Connects, and proves that `owner` is the client.
@@ -111,7 +111,7 @@ impl Client {
         client
     }
 
-    fn new(address: &str, owner: &JournalOwner) -> Client {
+    pub(crate) fn new(address: &str, owner: &JournalOwner) -> Client {
         let mut client = Client::connect(address, owner);
         let header = |kind| FrameHeader {
             epoch: Epoch(1),

@@ -32,5 +32,6 @@ mod shared_served;
 mod sqlite;
 mod standard_error;
 mod units;
+mod ups;
 mod users;
 mod volume;

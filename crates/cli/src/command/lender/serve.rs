@@ -4,16 +4,17 @@
 use std::path::Path;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use netram_lender::{DataService, Lender};
+use netram_ups::{PowerReason, PowerState, PowerStatus, UpsMonitor};
 #[cfg(feature = "products")]
 use netram_volume::replica::ReplicaHost;
-use rustix::process::Signal;
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -22,6 +23,10 @@ use crate::clients::told;
 #[cfg(not(feature = "products"))]
 use crate::options::UsageError;
 use crate::output;
+use crate::ups::UpsPlace;
+
+/// Signal by which an init says that power ends (`sigpwr.target`). signal-hook has no name for it.
+const SIGPWR: i32 = Signal::POWER.as_raw();
 
 /// Lend this machine's memory to journals of other machines
 ///
@@ -51,8 +56,9 @@ use crate::output;
 ///
 /// Standard output has a line `listening ADDRESS` for each address, then `ready`; logs go to
 /// standard error. The first signal asks clients to move away before the end, a second one ends
-/// it at once. If the machine runs short of memory, pages of programs under `netram run` are
-/// moved away and their memory is returned; journals stay.
+/// it at once. With --ups clients are asked to move away while this machine is on battery, and a
+/// low battery ends the lender. If the machine runs short of memory, pages of programs under
+/// `netram run` are moved away and their memory is returned; journals stay.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct ServeLender {
@@ -76,7 +82,8 @@ impl ServeLender {
             .context("leaving the process out of core dumps")?;
         let file = self.config.as_deref().map(ServeSettings::read).transpose()?;
         let settings = self.settings.or(file.unwrap_or_default());
-        let (grace, forget) = (settings.grace(), settings.forget());
+        let (grace, ups_grace, forget) = (settings.grace(), settings.ups_grace(), settings.forget());
+        let ups = settings.ups()?;
         #[cfg(feature = "products")]
         let (data, limits) = (settings.data().map(Path::to_owned), settings.replica_limits()?);
         #[cfg(not(feature = "products"))]
@@ -86,8 +93,7 @@ impl ServeLender {
         }
         let config = settings.config()?;
         // Before the lender starts: a signal in between must not end it without notice to its clients.
-        let signals =
-            Signals::new([SIGTERM, SIGINT, SIGHUP, Signal::POWER.as_raw()]).context("waiting for signals")?;
+        let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGPWR]).context("waiting for signals")?;
         #[cfg(feature = "products")]
         let host = data
             .map(|directory| ReplicaHost::start_with(&directory, limits).map(Arc::new))
@@ -104,7 +110,7 @@ impl ServeLender {
             output::announce(format_args!("data sessions {address}"));
         }
         output::announce("ready");
-        let served = serve(&lender, signals, grace, forget);
+        let served = PoweredLender::new(lender, grace, ups_grace, forget).serve(signals, ups);
         #[cfg(feature = "products")]
         if let Some(host) = host {
             host.stop();
@@ -113,58 +119,128 @@ impl ServeLender {
     }
 }
 
-/// Waits for signals until the lender has stopped.
-fn serve(lender: &Arc<Lender>, mut signals: Signals, grace: Duration, forget: bool) -> Result<ExitCode> {
-    let handle = signals.handle();
-    let waiting = {
-        let lender = Arc::clone(lender);
-        let wait = move || {
-            let stopped = lender.wait();
-            handle.close();
-            stopped
+/// A lender that ends by signals, and with its UPS's battery.
+struct PoweredLender {
+    lender: Arc<Lender>,
+    grace: Duration,
+    ups_grace: Duration,
+    forget: bool,
+    /// Threads that wait for the lender's end, and then for its disk.
+    stopping: Mutex<Vec<JoinHandle<Result<()>>>>,
+}
+
+impl PoweredLender {
+    fn new(lender: Arc<Lender>, grace: Duration, ups_grace: Duration, forget: bool) -> Arc<PoweredLender> {
+        Arc::new(PoweredLender {
+            lender,
+            grace,
+            ups_grace,
+            forget,
+            stopping: Mutex::default(),
+        })
+    }
+
+    /// Waits for signals and the UPS until the lender has stopped.
+    fn serve(self: Arc<PoweredLender>, mut signals: Signals, ups: Option<UpsPlace>) -> Result<ExitCode> {
+        let handle = signals.handle();
+        let waiting = {
+            let lender = Arc::clone(&self.lender);
+            let wait = move || {
+                let stopped = lender.wait();
+                handle.close();
+                stopped
+            };
+            let thread = std::thread::Builder::new().name("netram-wait".into());
+            thread.spawn(wait).context("starting a thread")?
         };
-        let thread = std::thread::Builder::new().name("netram-wait".into());
-        thread.spawn(wait).context("starting a thread")?
-    };
-    let mut stopping = None;
-    for signal in signals.forever() {
-        if signal == SIGHUP {
-            told(lender.reload_clients());
-            continue;
+        // It is logged in until the lender has ended: so long upsd keeps the power on.
+        let _monitor = ups.map(|ups| Arc::clone(&self).watch(ups)).transpose()?;
+        let mut asked = false;
+        for signal in signals.forever() {
+            match signal {
+                SIGHUP => told(self.lender.reload_clients()),
+                SIGPWR => self.on_power(
+                    "the service manager",
+                    &PowerStatus {
+                        state: PowerState::LowBattery,
+                        reason: Some(PowerReason::Signal),
+                    },
+                )?,
+                _ if asked => {
+                    tracing::warn!(
+                        signal,
+                        "second signal: stopping at once; the lent memory is kept for the next start of this boot"
+                    );
+                    return Ok(ExitCode::FAILURE);
+                }
+                _ => {
+                    asked = true;
+                    self.stop(self.grace)?;
+                }
+            }
         }
-        if stopping.is_some() {
-            tracing::warn!(
-                signal,
-                "second signal: stopping at once; the lent memory is kept for the next start of this boot"
-            );
-            return Ok(ExitCode::FAILURE);
+        for stopping in std::mem::take(&mut *self.stopping()) {
+            stopping
+                .join()
+                .map_err(|_| anyhow::anyhow!("stopping the lender panicked"))??;
         }
-        let lender = Arc::clone(lender);
-        let stop = move || {
-            if forget {
+        let stopped = waiting
+            .join()
+            .map_err(|_| anyhow::anyhow!("waiting for the lender panicked"))?;
+        if stopped.failed {
+            anyhow::bail!("a thread of the lender panicked; the log above says where");
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn watch(self: Arc<PoweredLender>, ups: UpsPlace) -> Result<UpsMonitor> {
+        let name = ups.name.to_string();
+        ups.watch(move |status| {
+            if let Err(error) = self.on_power(&name, status) {
+                tracing::error!(
+                    error = format_args!("{error:#}"),
+                    "the lender could not be stopped in good order"
+                );
+            }
+        })
+    }
+
+    /// Handles what feeds the machine now.
+    fn on_power(&self, ups: &str, status: &PowerStatus) -> Result<()> {
+        self.lender.power(ups, status);
+        match status.state {
+            PowerState::LowBattery => self.stop(self.ups_grace),
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins to stop the lender, or shortens the grace of a stop that has begun, which writes what is left.
+    fn stop(&self, grace: Duration) -> Result<()> {
+        let mut stopping = self.stopping();
+        let (lender, forget, first) = (Arc::clone(&self.lender), self.forget, stopping.is_empty());
+        let stop = move || match (first, forget) {
+            (false, _) => {
+                lender.stop(grace);
+                Ok(())
+            }
+            (true, true) => {
                 lender.stop_and_give_back(grace);
                 Ok(())
-            } else {
-                lender.stop_and_spill(grace).map(drop)
             }
+            (true, false) => lender
+                .stop_and_spill(grace)
+                .map(drop)
+                .context("the windows that are left are in this machine's memory only"),
         };
         match std::thread::Builder::new().spawn(stop.clone()) {
-            Ok(thread) => stopping = Some(thread),
+            Ok(thread) => stopping.push(thread),
             // If no thread can be started, a second signal is not noticed.
             Err(_) => stop()?,
         }
+        Ok(())
     }
-    if let Some(stopping) = stopping {
-        stopping
-            .join()
-            .map_err(|_| anyhow::anyhow!("stopping the lender panicked"))?
-            .context("the windows that are left are in this machine's memory only")?;
+
+    fn stopping(&self) -> MutexGuard<'_, Vec<JoinHandle<Result<()>>>> {
+        self.stopping.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    let stopped = waiting
-        .join()
-        .map_err(|_| anyhow::anyhow!("waiting for the lender panicked"))?;
-    if stopped.failed {
-        anyhow::bail!("a thread of the lender panicked; the log above says where");
-    }
-    Ok(ExitCode::SUCCESS)
 }

@@ -15,6 +15,7 @@ use crate::options::{
     DurationArg, LENDER_PORT, SizeArg, UsageError, default_address, from_text, list_from_text, protection,
     security,
 };
+use crate::ups::{UpsPlace, ups_name};
 
 /// How long a lender that was asked to stop waits for its clients to move away.
 const GRACE_DEFAULT: Duration = Duration::from_secs(5);
@@ -132,6 +133,19 @@ pub(super) struct ServeSettings {
     /// How long a lender that was asked to stop waits for its clients to move away [default: 5s]
     #[arg(long, value_name = "TIME", env = "NETRAM_GRACE")]
     grace: Option<DurationArg>,
+    /// UPS that feeds this machine, as NAME@HOST or NAME@HOST:PORT of its upsd (NUT). On battery
+    /// clients are asked to move away; with a low battery, and on SIGPWR, the lender ends
+    #[arg(long, value_name = "UPS", env = "NETRAM_UPS", value_parser = ups_name)]
+    ups: Option<String>,
+    /// User of upsd, for a UPS whose upsd waits for this machine before it turns power off
+    #[arg(long, value_name = "USER", env = "NETRAM_UPS_USER")]
+    ups_user: Option<String>,
+    /// File with the password of that user
+    #[arg(long, value_name = "FILE", env = "NETRAM_UPS_PASSWORD_FILE")]
+    ups_password_file: Option<PathBuf>,
+    /// How long it waits for clients to move away once the battery is low [default: 5s]
+    #[arg(long, value_name = "TIME", env = "NETRAM_UPS_GRACE")]
+    ups_grace: Option<DurationArg>,
     /// At the end, return the memory to the machine instead of keeping it for the next start,
     /// unless it holds bytes that clients may still need
     #[arg(long)]
@@ -185,6 +199,10 @@ impl ServeSettings {
             huge_pages: self.huge_pages || file.huge_pages,
             spill: self.spill.or(file.spill),
             grace: self.grace.or(file.grace),
+            ups: self.ups.or(file.ups),
+            ups_user: self.ups_user.or(file.ups_user),
+            ups_password_file: self.ups_password_file.or(file.ups_password_file),
+            ups_grace: self.ups_grace.or(file.ups_grace),
             forget: self.forget || file.forget,
             discard_windows: self.discard_windows || file.discard_windows,
         }
@@ -193,6 +211,20 @@ impl ServeSettings {
     /// Returns how long a lender that was asked to stop waits for its clients.
     pub(super) fn grace(&self) -> Duration {
         self.grace.map_or(GRACE_DEFAULT, |span| span.0)
+    }
+
+    /// Returns the UPS to watch, if there is one.
+    pub(super) fn ups(&self) -> Result<Option<UpsPlace>> {
+        UpsPlace::of(
+            self.ups.as_deref(),
+            self.ups_user.as_deref(),
+            self.ups_password_file.as_ref(),
+        )
+    }
+
+    /// Returns how long a lender whose battery is low waits for its clients.
+    pub(super) fn ups_grace(&self) -> Duration {
+        self.ups_grace.map_or(GRACE_DEFAULT, |span| span.0)
     }
 
     /// Whether the memory is returned to the machine at the end.

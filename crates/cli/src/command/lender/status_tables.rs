@@ -18,7 +18,10 @@ pub(super) fn show(answers: &[LenderAnswer]) -> Result<()> {
             output::line(copies_line(&report.name, copies))?;
         }
     }
-    for line in reports().filter_map(pressure_line) {
+    for line in reports()
+        .filter_map(power_line)
+        .chain(reports().filter_map(pressure_line))
+    {
         output::line(line)?;
     }
     for table in [
@@ -227,6 +230,22 @@ fn multicast(answers: &[LenderAnswer]) -> Option<String> {
         table.add_row(row.into_iter().chain(counts.map(|count| count.to_string())));
     }
     any.then(|| table.to_string())
+}
+
+/// Returns what feeds a lender's machine; `None` if it watches no UPS.
+fn power_line(report: &StatusReport) -> Option<String> {
+    let power = report.power.as_ref()?;
+    let why = power
+        .why
+        .as_ref()
+        .map_or_else(String::new, |why| format!(" ({why})"));
+    Some(format!(
+        "{} power: {} for {}{why}, UPS {}",
+        report.name,
+        power.state.replace('-', " "),
+        output::age(Duration::from_secs(power.since_s)),
+        power.ups
+    ))
 }
 
 /// Returns what a lender does because its machine is short of memory; `None` if it is not.
