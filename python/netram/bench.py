@@ -72,7 +72,9 @@ def lender(program: str, directory: Path, spin: bool) -> Iterator[Lender]:
         process.kill()
         # Also closes its pipe.
         process.communicate()
-        memory.unlink(missing_ok=True)
+        # It was killed, and leaves the operator's socket too.
+        for left in (memory, Path(f"{memory}.operator")):
+            left.unlink(missing_ok=True)
 
 
 def cores() -> list[int]:

@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn a_share_above_its_limit_is_a_fault_and_one_at_it_is_none() {
         let many = |bad: usize| {
-            let good = "/// Size.\nfn a() {}\n".repeat(200 - bad);
+            let good = "/// Size.\nfn a() {}\n".repeat(2000 - bad);
             of(&(good + &"/// It.\nfn a() {}\n".repeat(bad)))
         };
         assert!(many(2).faults().is_empty());

@@ -300,19 +300,31 @@ impl DirectoryModel {
     /// of changes in doubt that were found. Everything found counts as durable from then on.
     pub fn reopened(&mut self, found: DiskListing, killed: bool) -> usize {
         whole_pages(&found);
-        let mut why = String::new();
+        let (mut why, mut harm) = (String::new(), None);
         for moment in self.acked..self.moments.len() {
-            match self.may_be(&self.moments[moment], &found) {
+            let names = &self.moments[moment];
+            // An exchange in doubt of two files with bytes in doubt may look done and undone.
+            let unharmed = |()| match killed {
+                true => self
+                    .check_unharmed(names, &found)
+                    .map_err(|what| harm = Some(what)),
+                false => Ok(()),
+            };
+            match self
+                .may_be(names, &found)
+                .map_err(|reason| why = reason)
+                .and_then(unharmed)
+            {
                 Ok(()) => {
-                    if killed {
-                        self.is_unharmed(&self.moments[moment], &found);
-                    }
                     let in_doubt = moment - self.acked;
                     self.adopt(found);
                     return in_doubt;
                 }
-                Err(reason) => why = reason,
+                Err(()) => continue,
             }
+        }
+        if let Some(harm) = harm {
+            fail(17, harm);
         }
         fail(
             6,
@@ -340,27 +352,24 @@ impl DirectoryModel {
 
     /// Checks the directory after a crash of the server without a loss of power: contents without a record
     /// are as the disk has them, the others as last recorded.
-    fn is_unharmed(&self, names: &Names, found: &DiskListing) {
+    fn check_unharmed(&self, names: &Names, found: &DiskListing) -> Result<(), String> {
         for (path, thing) in names {
             let Some(content) = &self.files[thing] else {
                 continue;
             };
             let (path, same) = (path.escape_ascii(), content.bytes == found[&path[..]].bytes);
             if content.disk_only && !same {
-                fail(
-                    17,
-                    format!("{path} had no record, and is not as the disk had it when the server was killed"),
-                );
+                return Err(format!(
+                    "{path} had no record, and is not as the disk had it when the server was killed"
+                ));
             }
             if content.recorded && !same {
-                fail(
-                    17,
-                    format!(
-                        "{path} was written long before the server was killed, and is not as it was written"
-                    ),
-                );
+                return Err(format!(
+                    "{path} was written long before the server was killed, and is not as it was written"
+                ));
             }
         }
+        Ok(())
     }
 
     fn may_be(&self, names: &Names, found: &DiskListing) -> Result<(), String> {

@@ -36,7 +36,40 @@ pub fn connect(address: &NetAddress, security: &Security, timeout: Duration) -> 
             address: address.clone(),
         });
     }
-    let (socket, at) = reach(address, security, deadline)?;
+    let reached = reach(address, security, deadline)?;
+    greet(address, security, reached, deadline)
+}
+
+/// Connects to a Unix socket like [`connect`], without encryption. Another process than one of `user` is sent
+/// nothing.
+///
+/// # Errors
+/// Those of [`connect`]; `Unreachable` with `PermissionDenied` if another user's process answers.
+pub fn connect_to_user(address: &NetAddress, user: u32, timeout: Duration) -> Result<Link, ConnectError> {
+    let deadline = Instant::now() + timeout;
+    let reached = reach(address, &Security::Insecure, deadline)?;
+    let answers = rustix::net::sockopt::socket_peercred(&reached.0).map(|peer| peer.uid.as_raw());
+    let source = match answers {
+        Ok(answers) if answers == user => return greet(address, &Security::Insecure, reached, deadline),
+        Ok(answers) => io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("it belongs to user {user}, and a process of user {answers} answers at it"),
+        ),
+        Err(errno) => errno.into(),
+    };
+    Err(ConnectError::Unreachable {
+        address: address.clone(),
+        source,
+    })
+}
+
+/// Completes the handshake over a socket that is connected.
+fn greet(
+    address: &NetAddress,
+    security: &Security,
+    (socket, at): (OwnedFd, Option<SocketAddr>),
+    deadline: Instant,
+) -> Result<Link, ConnectError> {
     let peer = at.map_or_else(|| address.to_string(), |at| format!("tcp://{at}"));
     let wire = HandshakeSocket {
         socket,

@@ -72,7 +72,7 @@ pub mod wait;
 
 pub use acceptor::{Acceptor, AcceptorLimits, ConnectionHandler, GreetOutcome};
 pub use address::{NetAddress, NetAddressError, NetHost};
-pub use connect::connect;
+pub use connect::{connect, connect_to_user};
 pub use error::{ConnectError, HandshakeError, LinkError, ListenError};
 pub use group::{MulticastGroup, MulticastGroupError};
 pub use key::{ClusterKey, KeyError};

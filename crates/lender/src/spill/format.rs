@@ -9,6 +9,7 @@
 //!  32  random number of this file, 8
 //!  40  when it was written, in seconds since 1970, 8
 //!  48  bytes of the lender's name, 1; the name, at most 255
+//! 304  when it was written, in seconds of the machine's uptime, 8
 //! 4092 CRC32C of the rest
 //!
 //! entry, 256 bytes
@@ -43,6 +44,9 @@ const MAGIC: [u8; 8] = *b"NETRAMSP";
 const VERSION: u32 = 1;
 /// Bytes of the checksum behind a window's bytes.
 pub(crate) const CRC_BYTES: usize = 4;
+/// Offset of the machine's uptime in the head.
+const UPTIME_AT: usize = 304;
+const _: () = assert!(49 + LENDER_NAME_BYTES_MAX <= UPTIME_AT);
 const SIGNATURE_AT: usize = 128;
 const PAYER_AT: usize = SIGNATURE_AT + SIGNATURE_BYTES;
 const _: () = assert!(PAYER_AT + 1 + NAME_BYTES_MAX <= 232);
@@ -55,6 +59,7 @@ pub(crate) struct SpillHead {
     pub(crate) length: u64,
     pub(crate) number: u64,
     pub(crate) written_s: u64,
+    pub(crate) uptime_s: u64,
     pub(crate) lender: String,
 }
 
@@ -71,6 +76,7 @@ impl SpillHead {
         let name = &self.lender.as_bytes()[..self.lender.len().min(LENDER_NAME_BYTES_MAX)];
         bytes[48] = name.len() as u8;
         bytes[49..49 + name.len()].copy_from_slice(name);
+        bytes[UPTIME_AT..UPTIME_AT + 8].copy_from_slice(&self.uptime_s.to_le_bytes());
         let crc = crc32c(&bytes[..HEAD_BYTES - 4]);
         bytes[HEAD_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -88,8 +94,19 @@ impl SpillHead {
             length: u64_at(bytes, 24),
             number: u64_at(bytes, 32),
             written_s: u64_at(bytes, 40),
+            uptime_s: u64_at(bytes, UPTIME_AT),
             lender: String::from_utf8_lossy(name).into_owned(),
         })
+    }
+
+    /// When a client was heard last, in seconds of this run of the machine: now it is `now_s` since 1970 and the
+    /// machine has run for `uptime_s`. A time before that run is its first second.
+    pub(crate) fn heard_at(&self, last_contact: u64, now_s: u64, uptime_s: u64) -> u64 {
+        if last_contact == 0 {
+            return 0;
+        }
+        let age = self.uptime_s.saturating_sub(last_contact) + now_s.saturating_sub(self.written_s);
+        uptime_s.saturating_sub(age).max(1)
     }
 
     /// Bytes of a spill with `slots` journals and `memory` bytes of windows.
@@ -206,10 +223,15 @@ mod tests {
             length: 9000,
             number: 77,
             written_s: 1_700_000_000,
+            uptime_s: 9,
             lender: "n".repeat(LENDER_NAME_BYTES_MAX),
         };
         let bytes = head.encode();
-        assert_eq!(SpillHead::decode(&bytes), Some(head));
+        assert_eq!(SpillHead::decode(&bytes), Some(head.clone()));
+        // A client heard 5 s before the spill, which was taken up 10 s later.
+        assert_eq!(head.heard_at(4, 1_700_000_010, 100), 85);
+        assert_eq!(head.heard_at(4, 1_700_000_010, 3), 1);
+        assert_eq!(head.heard_at(0, 1_700_000_010, 100), 0);
         for bit in (0..HEAD_BYTES * 8).step_by(7) {
             let mut bad = bytes;
             bad[bit / 8] ^= 1 << (bit % 8);

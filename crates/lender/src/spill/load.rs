@@ -11,10 +11,11 @@ use super::blocks::{BlockSource, read_blocks};
 use super::directory::SpillDirectory;
 use super::error::SpillError;
 use super::format::{CRC_BYTES, ENTRY_BYTES, HEAD_BYTES, SpillEntry, SpillHead, window_crc};
-use super::joined_bytes;
 use super::layout::StoreLayout;
+use super::{joined_bytes, unix_seconds};
 use crate::slot::{Slot, SlotState};
 use crate::superblock::{StoreGeometry, StoreSuperblock, fresh_incarnation};
+use crate::sys::seconds_of_run;
 
 /// Why reading ended early.
 enum LoadFailure {
@@ -139,7 +140,7 @@ fn load_entries(
         if !load_window(source, &entry, head.number, (layout, &chunks))? {
             return Ok(Err(LoadFailure::Damaged));
         }
-        fill_slot(slot, entry, &chunks, head.incarnation);
+        fill_slot(slot, entry, &chunks, head);
     }
     Ok(Ok(()))
 }
@@ -183,15 +184,14 @@ fn load_window(
     Ok(source.read(&mut stored)? && stored == crc.finish().to_le_bytes())
 }
 
-fn fill_slot(mut slot: Slot, entry: SpillEntry, chunks: &[u32], incarnation: Incarnation) {
+fn fill_slot(mut slot: Slot, entry: SpillEntry, chunks: &[u32], head: &SpillHead) {
     let list_crc = slot.write_list(chunks.iter().copied());
     slot.write_payer(entry.state.journal, &entry.payer);
     slot.save(&SlotState {
         chunks: chunks.len() as u32,
         list_crc,
-        // It was counted in an earlier run of the machine.
-        last_contact: entry.state.last_contact.min(1),
-        ..spilled(entry.state, incarnation)
+        last_contact: head.heard_at(entry.state.last_contact, unix_seconds(), seconds_of_run()),
+        ..spilled(entry.state, head.incarnation)
     });
 }
 

@@ -12,7 +12,7 @@ mod load;
 mod write;
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use netram_proto::member::MemberState;
 
@@ -34,6 +34,13 @@ pub struct SpillReport {
     pub bytes: u64,
     /// Time from the first read to the last sync.
     pub took: Duration,
+}
+
+/// Seconds since 1970, as the machine's clock has them.
+fn unix_seconds() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }
 
 /// Bytes of a member's window that a spill must have.

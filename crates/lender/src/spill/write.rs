@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use netram_proto::spill::{SpillRun, SpillStep};
 
@@ -12,8 +12,9 @@ use super::directory::SpillDirectory;
 use super::error::SpillError;
 use super::format::{CRC_BYTES, ENTRY_BYTES, HEAD_BYTES, SpillEntry, SpillHead, window_crc};
 use super::layout::StoreLayout;
-use super::{SpillReport, joined_bytes};
+use super::{SpillReport, joined_bytes, unix_seconds};
 use crate::superblock::{StoreSuperblock, fresh_incarnation};
+use crate::sys::seconds_of_run;
 
 /// A journal to write, and the chunks of its window.
 struct KeptJournal {
@@ -97,9 +98,8 @@ fn write_file(
         incarnation: block.incarnation,
         length: HEAD_BYTES as u64 + entries * (ENTRY_BYTES + CRC_BYTES) as u64 + bytes,
         number: fresh_incarnation()?.0,
-        written_s: SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs()),
+        written_s: unix_seconds(),
+        uptime_s: seconds_of_run(),
         lender: directory.lender().to_owned(),
     };
     let next = directory.next();

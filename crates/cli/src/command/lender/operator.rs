@@ -1,16 +1,13 @@
 //! Finding the lenders of this machine by the sockets beside their stores, and giving them orders there.
 
-use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use netram_lender::OPERATOR_SUFFIX;
 use netram_process::rights::user_named;
-use netram_transport::{Link, NetAddress, Security};
-use rustix::net::sockopt::socket_peercred;
+use netram_transport::{Link, NetAddress, Security, connect_to_user};
 
 use super::status;
 
@@ -37,27 +34,9 @@ pub(super) struct ToldLender {
 
 impl ToldLender {
     pub(super) fn connect(&self, timeout: Duration) -> Result<Link> {
-        // Before the first word. Another process could take the place since, so the link is asked again.
-        if let NetAddress::Unix(path) = &self.address
-            && self.run_by.is_some()
-        {
-            let socket = UnixStream::connect(path).context("connecting to the operator's socket")?;
-            self.check_peer(&socket)?;
-        }
-        let link = status::connect_lender(&self.address, &self.security, timeout)?;
-        self.check_peer(&link)?;
-        Ok(link)
-    }
-
-    /// Checks who answers, if it must be a certain user.
-    fn check_peer(&self, socket: impl AsFd) -> Result<()> {
-        let Some(user) = self.run_by else { return Ok(()) };
-        let peer = socket_peercred(socket).context("asking who answers at the operator's socket")?;
-        match peer.uid.as_raw() {
-            peer if peer == user => Ok(()),
-            peer => bail!(
-                "the socket belongs to user {user}, and a process of user {peer} answers at it: it was told nothing"
-            ),
+        match self.run_by {
+            Some(user) => Ok(connect_to_user(&self.address, user, timeout)?),
+            None => Ok(status::connect_lender(&self.address, &self.security, timeout)?),
         }
     }
 }

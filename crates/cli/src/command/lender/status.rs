@@ -26,8 +26,9 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 ///
 ///   domain    label of the lender's power supply
 ///   journals  journals that the lender must remember, of as many as it can
-///   trim      the journal's client has everything below this position on its own disk
-///   held      the lender holds the journal's bytes from `trim` up to this position
+///   bytes     bytes of the journal that its client may not have on its own disk yet
+///   window    bytes lent to the journal; `from disk`: kept while the machine was off, and
+///             waiting until its client has recovered
 ///
 /// Further tables appear where there is something to show: pages of programs under
 /// `netram run`, copies of volumes, and appends that came by multicast.

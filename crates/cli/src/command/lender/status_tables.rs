@@ -144,6 +144,7 @@ fn journals(answers: &[LenderAnswer]) -> Option<String> {
                 output::bytes(journal.used_bytes),
                 match journal.window_bytes {
                     0 => "none".to_owned(),
+                    bytes if journal.spilled => format!("{}, from disk", output::bytes(bytes)),
                     bytes => output::bytes(bytes),
                 },
                 age.map_or_else(|| "-".to_owned(), |age| format!("{age} ago")),

@@ -7,6 +7,8 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use netram_lender::remove_store;
+
 use crate::common::{finish, netram, skipped, start};
 
 use super::{TwoHomes, USER, as_user, cannot_be_two, root_runs};
@@ -47,7 +49,8 @@ struct NoStores(String);
 impl Drop for NoStores {
     fn drop(&mut self) {
         for path in stores(&self.0) {
-            let _ = fs::remove_file(path);
+            // Its lender was killed, and left the operator's socket too.
+            let _ = remove_store(&path);
         }
     }
 }
