@@ -8,9 +8,8 @@ use netram_sim::scenario::is_files;
 const FROM: u64 = 100_000;
 const WORLDS: u64 = 2500;
 
-/// Worlds in which a lender moved after it was fenced, one whose writer too few lenders obey, and one in which
-/// an exchange of two files was in doubt. Each broke
-/// a rule once.
+/// Worlds in which a lender moved after it was fenced, one whose writer too few lenders obey, and one in
+/// which an exchange of two files was in doubt. Each broke a rule once.
 const FOUND: &[u64] = &[
     503_563, 2_058_819, 7_001_367, 7_009_120, 7_014_339, 7_017_445, 7_027_030,
 ];

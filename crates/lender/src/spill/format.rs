@@ -99,8 +99,8 @@ impl SpillHead {
         })
     }
 
-    /// When a client was heard last, in seconds of this run of the machine: now it is `now_s` since 1970 and the
-    /// machine has run for `uptime_s`. A time before that run is its first second.
+    /// The time at which a client was heard last, in seconds of this run of the machine, which has run for
+    /// `uptime_s` at `now_s` seconds since 1970. A time before that run is its first second.
     pub(crate) fn heard_at(&self, last_contact: u64, now_s: u64, uptime_s: u64) -> u64 {
         if last_contact == 0 {
             return 0;
