@@ -113,7 +113,7 @@ pub enum WindowStoreError {
         /// The store's format version.
         version: u32,
     },
-    /// What is kept on the disk for this lender cannot be used.
+    /// The directory for spills, or a spill in it, cannot be used.
     #[error(transparent)]
     Spill(#[from] SpillError),
     /// The limit on locked memory is too low. Raise it, or do not lock.

@@ -17,7 +17,7 @@ pub(crate) struct Chunk {
     pub(crate) region: StoreSlice,
 }
 
-/// What a journal costs the client that pays for it.
+/// The cost of a journal for the client that pays.
 struct Payment {
     /// The journal's slot.
     slot: ResourceCharge,

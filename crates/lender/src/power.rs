@@ -9,7 +9,7 @@ use std::time::Instant;
 use netram_ups::{PowerState, PowerStatus};
 use serde::{Deserialize, Serialize};
 
-/// What feeds the lender's machine.
+/// The source of the lender's power.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PowerReport {
     /// `mains`, `on-battery`, `low-battery` or `unknown`.
@@ -23,14 +23,14 @@ pub struct PowerReport {
     pub ups: String,
 }
 
-/// What the lender must do about a change.
+/// The lender's reaction to a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PowerOrder {
     /// Drain.
     Drain,
     /// Lend again.
     Undrain,
-    /// Nothing.
+    /// No reaction.
     None,
 }
 

@@ -44,10 +44,10 @@ pub struct StatusReport {
     /// Whether it is drained and holds nothing that a client may still need.
     #[serde(default)]
     pub safe_to_stop: bool,
-    /// What clients may still need.
+    /// The windows and pages that clients may still need.
     #[serde(default)]
     pub left: LeftReport,
-    /// What feeds its machine; `None` if it watches no UPS.
+    /// The source of its machine's power; `None` if it watches no UPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power: Option<PowerReport>,
     /// The lent memory.
@@ -93,7 +93,7 @@ pub struct StatusReport {
     pub copies: Option<CopiesReport>,
 }
 
-/// What a lender holds that clients may still need.
+/// The windows and pages at a lender that clients may still need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftReport {
     /// Number of windows, with bytes or without: a journal that was not closed is not opened without them.

@@ -38,7 +38,7 @@ pub(crate) struct DaemonState {
     pub(crate) handshakes: HandshakeFailures,
     /// Counters and reports of deposits.
     pub(crate) deposits: DepositStats,
-    /// What feeds the machine.
+    /// The source of the machine's power.
     pub(crate) power: PowerRecord,
     /// The status for those who ask over links.
     pub(crate) desk: ReportDesk,

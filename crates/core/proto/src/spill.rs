@@ -22,7 +22,7 @@
 use crate::id::Incarnation;
 use crate::planted::{FaultSwitch, PlantedFault};
 
-/// What a start finds in memory.
+/// The store that a start finds in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FoundStore {
     /// No store of this boot of the kernel.
@@ -40,7 +40,7 @@ pub enum FoundStore {
     Closed(Incarnation),
 }
 
-/// What a start finds in the directory of spills, under this lender's name.
+/// The file that a start finds in the directory of spills, under this lender's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FoundSpill {
     /// No file, or only one that never got its final name.
@@ -51,7 +51,7 @@ pub enum FoundSpill {
     Whole(Incarnation),
 }
 
-/// What a start does.
+/// The action of a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartPlan {
     /// Goes on with the open store, or begins an empty one if there is none. A spill that it has taken up

@@ -1,4 +1,4 @@
-//! What the fuzzers feed: a server that sends anything at any time.
+//! The fuzzers' input: a server that sends anything at any time.
 
 use std::time::Duration;
 

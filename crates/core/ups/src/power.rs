@@ -16,7 +16,7 @@ use crate::answer::UpsRefusal;
 use crate::limit::{DEAD_AFTER, LOW_STEADY, MAINS_STEADY, UNKNOWN_AFTER};
 use crate::reading::{BatteryLow, PowerSource};
 
-/// What feeds this machine.
+/// The source of this machine's power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerState {
     /// The mains.
@@ -29,7 +29,7 @@ pub enum PowerState {
     Unknown,
 }
 
-/// What feeds this machine, and a reason where one is needed.
+/// The source of this machine's power, and a reason where one is needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PowerStatus {
     /// The state.
@@ -61,7 +61,7 @@ pub enum PowerReason {
     Low(BatteryLow),
     /// NUT announces that power ends (FSD).
     Ending,
-    /// Nothing was heard on battery for [`DEAD_AFTER`], for this reason.
+    /// The UPS was silent on battery for [`DEAD_AFTER`], for this reason.
     Lost(Box<PowerReason>),
     /// The service manager sent SIGPWR.
     Signal,

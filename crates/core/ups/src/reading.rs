@@ -15,7 +15,7 @@ pub struct UpsReading {
     pub runtime_low: Option<u32>,
 }
 
-/// What feeds the machine, by one reading.
+/// The source of the machine's power, by one reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerSource {
     /// The mains, through the UPS or past it.
@@ -50,7 +50,7 @@ pub enum BatteryLow {
 }
 
 impl UpsReading {
-    /// What feeds the machine. Battery wins over mains, should a UPS report both.
+    /// The source of the machine's power. Battery wins over mains, should a UPS report both.
     pub fn source(&self) -> PowerSource {
         let has = |word: &str| self.status.split(' ').any(|known| known == word);
         if has("FSD") {

@@ -94,7 +94,7 @@ impl Question {
 /// The connection.
 #[derive(Debug)]
 enum LinkState {
-    /// There is none; the next one is asked for at this time.
+    /// No connection; the next one is asked for at this time.
     Down { until: Duration },
     /// One was asked for.
     Dialing { deadline: Duration },
@@ -113,7 +113,7 @@ struct UpsSession {
     next_look: Duration,
     /// A look has been answered.
     looked: bool,
-    /// What the current look has found.
+    /// The findings of the current look.
     reading: UpsReading,
 }
 
