@@ -38,7 +38,7 @@ fn powered(directory: &Path, domain: &str, nut: &Nut, more: &[&str]) -> LenderPr
     LenderProcess::start(domain, &[&usual[..], more].concat())
 }
 
-/// What the lender says of its power.
+/// The lender's report of its power.
 fn power(lender: &LenderProcess) -> String {
     let power = lender.status()["power"].clone();
     power["state"].as_str().unwrap_or_default().to_owned()

@@ -27,7 +27,7 @@ fn boot(cable: &Cable, directory: &Path, disk: &Path, key: &Path) -> Result<Gues
     Ok(guest)
 }
 
-/// What an init system does before the machine goes off.
+/// Stops the lender and unmounts the disk, as an init system does before the machine goes off.
 fn shut_down(mut guest: Guest) {
     guest.must(
         "kill -TERM $(cat /run/lender); while kill -0 $(cat /run/lender) 2>/dev/null; do sleep 0.1; done",
