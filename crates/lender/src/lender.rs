@@ -226,7 +226,9 @@ impl Lender {
         }
         if store.windows().map_err(failed)? == 0 {
             tracing::info!("no client has a window here: there is nothing to write to the disk");
-            store.drop_spill()?;
+            if store.spilled_windows() == 0 {
+                store.drop_spill()?;
+            }
             store.give_spill_room_back();
             return Ok(true);
         }

@@ -363,6 +363,9 @@ fn restore(store: &Arc<WindowStore>, found: OccupiedSlot) -> RestoredMember {
     }
     // The bytes are worthless, but the fence stands: a fenced writer stays fenced.
     memory.release();
+    if state.member.spilled && state.member.joined {
+        store.keep_spill();
+    }
     let sealed = MemberState {
         joined: false,
         spilled: false,

@@ -30,6 +30,11 @@ impl WindowStore {
         self.spilled.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// Keeps the spill for as long as this process runs: its copy of a window is the only good one.
+    pub(super) fn keep_spill(&self) {
+        self.spilled.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Whether there is a spill on the disk.
     pub(crate) fn has_spill(&self) -> bool {
         { self.spill.as_ref() }.is_some_and(|directory| !matches!(directory.find(), Ok(None)))

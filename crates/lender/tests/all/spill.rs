@@ -356,6 +356,29 @@ fn a_spill_that_fails_leaves_the_windows_to_the_next_start() {
     reads_and_goes_on(&lender, &records, incarnation);
 }
 
+/// The file has the only good copy of a window whose bytes in memory fail their checks.
+#[test]
+fn a_spill_outlives_the_damage_of_what_was_loaded_from_it() {
+    let machine = Machine::new();
+    machine.fill_and_stop(2);
+    machine.lose_power();
+    drop(machine.start());
+    let store = fs::OpenOptions::new()
+        .write(true)
+        .open(machine.memory.path().join("store"))
+        .unwrap();
+    let chunks = machine.config().memory;
+    let first = store.metadata().unwrap().len() - chunks;
+    store.write_all_at(&vec![0; chunks as usize], first).unwrap();
+    let lender = machine.start();
+    assert_eq!(status(&lender.addresses()[0]).journals[0].window_bytes, 0);
+    // A spill that is not needed is gone after a second.
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(machine.spill().exists());
+    lender.stop_and_spill(Duration::ZERO).unwrap();
+    assert!(machine.spill().exists());
+}
+
 #[test]
 fn without_windows_nothing_is_written_and_nothing_stays() {
     let machine = Machine::new();
