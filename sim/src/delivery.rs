@@ -6,6 +6,7 @@ use crate::event::{FrameDirection, FrameInFlight};
 use crate::hostile;
 use crate::net::{FrameArrival, trace_packet};
 use crate::process::events::{link_lost, link_up, process_gets};
+use crate::silent_window;
 use crate::world::World;
 
 pub(crate) fn on_connected(world: &mut World, conn: usize) {
@@ -60,6 +61,7 @@ fn deliver_to_lender(world: &mut World, conn: usize, lender: usize, packet: &[u8
     world.kernel.mark(2, packet.first().copied().unwrap_or(0).into());
     let before = world.lenders[lender].state();
     let outcome = world.lenders[lender].on_packet(conn, packet, journal, planted);
+    silent_window::read_if_due(world, lender);
     rule16::not_emptied(world, &world.lenders[lender], &before);
     client_faults::check_answer(world, lender, packet, &outcome);
     if let Some(made_up) = hostile::perhaps_make_up(&mut world.kernel, lender, packet)

@@ -4,6 +4,8 @@ use netram_proto::journal::{ServerAck, View};
 use netram_proto::spill::SpillRun;
 use netram_proto::wire::ChainPoint;
 
+use crate::silent_window::WindowStep;
+
 /// Direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameDirection {
@@ -72,6 +74,12 @@ pub(crate) enum WorldEvent {
     SpillStep {
         lender: usize,
         run: SpillRun,
+    },
+    /// A step of a lender's disk, for the window of a silent client.
+    WindowStep {
+        lender: usize,
+        boot: u32,
+        step: WindowStep,
     },
     /// The operator of a lender gives its clients back what they may have.
     ClientsGranted {

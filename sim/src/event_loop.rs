@@ -11,6 +11,7 @@ use crate::lender::LENDER_BYTES;
 use crate::process::append::on_busy;
 use crate::process::events::{on_node_fenced, on_server_ack, on_server_starts, on_tick, settle};
 use crate::process::serve::{on_flushed, on_view_stored};
+use crate::silent_window;
 use crate::spilling;
 use crate::world::World;
 
@@ -45,6 +46,7 @@ pub(crate) fn step(world: &mut World) {
         WorldEvent::LenderStops { lender } => lender_stops(world, lender),
         WorldEvent::LenderRoomBack { lender } => world.lenders[lender].window.limit = LENDER_BYTES,
         WorldEvent::SpillStep { lender, run } => spilling::step(world, lender, run),
+        WorldEvent::WindowStep { lender, boot, step } => silent_window::step(world, lender, boot, step),
         WorldEvent::ClientsGranted { lender } => client_faults::grant(world, lender),
         WorldEvent::Nemesis => on_nemesis(world),
         WorldEvent::Busy { process } => on_busy(world, process),

@@ -15,6 +15,7 @@ use crate::lender::{LENDER_BYTES, packet_of};
 use crate::process::close::end_process;
 use crate::process::life::crash;
 use crate::profile::WorldFault;
+use crate::silent_window;
 use crate::spilling;
 use crate::world::World;
 
@@ -77,6 +78,7 @@ fn inject_fault(world: &mut World, action: WorldFault) {
         }
         WorldFault::WithdrawLender => withdraw(world, lender),
         WorldFault::SpillLender => spilling::begin(world, lender),
+        WorldFault::SilenceClient => silent_window::begin(world, lender),
         WorldFault::CrashClient | WorldFault::CutClient => {
             if let Some(process) = client {
                 end_process(world, process, action == WorldFault::CutClient);
@@ -142,6 +144,7 @@ fn is_within_budget(world: &mut World, action: WorldFault) -> bool {
             | WorldFault::PowerDomain
             | WorldFault::WithdrawLender
             | WorldFault::SpillLender
+            | WorldFault::SilenceClient
             | WorldFault::RevokeClient
     );
     if world.kernel.profile.within_budget && shrinks {

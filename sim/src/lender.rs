@@ -16,6 +16,7 @@ use crate::intruder;
 use crate::lender_spill::SpillDisk;
 use crate::named_clients::{self, NamedClients};
 use crate::signatures::is_signed;
+use crate::silent_window::SilentFile;
 use crate::window_ring::WindowRing;
 
 /// Result of handling a packet.
@@ -67,6 +68,8 @@ pub struct SimLender {
     pub(crate) took_up: Option<Incarnation>,
     /// Files of spills on the machine's disk.
     pub(crate) spill: SpillDisk,
+    /// The file of the window, if its client was silent.
+    pub(crate) silent: SilentFile,
     /// Memory of its window.
     pub window: WindowRing,
     /// State that its process saves in shared memory. It outlives the process but not the machine.
@@ -115,6 +118,7 @@ impl SimLender {
             closed: false,
             took_up: None,
             spill: SpillDisk::default(),
+            silent: SilentFile::default(),
             window: WindowRing::new(LENDER_BYTES),
             saved: None,
             member: None,
@@ -145,7 +149,7 @@ impl SimLender {
 
     /// Copies `length` bytes of the window from `at`, if the window has them.
     pub fn window_bytes(&self, at: Lsn, length: usize) -> Option<Vec<u8>> {
-        self.window.copy(at, length)
+        self.file_window().unwrap_or(&self.window).copy(at, length)
     }
 
     /// Kills the process; the memory stays.
@@ -211,6 +215,10 @@ impl SimLender {
         });
         match session.handle(&frame) {
             Ok(SessionAction::Bind(bound, _)) if bound == journal => {
+                if !self.serves_window() {
+                    self.sessions.remove(&conn);
+                    return PacketOutcome::Ended;
+                }
                 let header = FrameHeader {
                     sender: self.incarnation.0,
                     ..FrameHeader::new(FrameKind::Bound)
@@ -251,6 +259,11 @@ impl SimLender {
             )
             | Err(_) => PacketOutcome::Ended,
         }
+    }
+
+    /// Whether no client has bound the journal.
+    pub(crate) fn has_no_session(&self) -> bool {
+        self.sessions.is_empty()
     }
 
     /// The connections that listen to a channel.
@@ -395,6 +408,7 @@ impl SimLender {
             journal.into(),
         );
         self.observer = witness;
+        self.follow_release(&before);
         if self.follow_incarnation(before) && reply.header().kind != FrameKind::LeaveAck {
             return PacketOutcome::Ended;
         }

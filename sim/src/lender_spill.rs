@@ -116,7 +116,12 @@ impl SimLender {
                 return self.start(journal, next, planted);
             }
         }
+        let away = self.take_up_window(journal, planted);
         named_clients::started(self, planted, self.saved.is_some());
+        if away.is_some() {
+            self.member = away;
+            return true;
+        }
         let Some(state) = self.saved else { return true };
         let restored = match state.spilled {
             true => Member::restore_spilled(journal, (self.incarnation, self.store), state, &self.window),

@@ -71,6 +71,7 @@ pub mod runner;
 pub mod scenario;
 mod server;
 mod signatures;
+mod silent_window;
 mod slots;
 mod spilling;
 pub mod storage;

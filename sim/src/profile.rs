@@ -66,6 +66,8 @@ pub enum WorldFault {
     Intrude,
     /// A lender stops at once and writes its memory to its disk.
     SpillLender,
+    /// A lender hears nothing of the journal's client for long.
+    SilenceClient,
     /// Other clients of a lender take and give back memory.
     ShareLender,
     /// A lender's operator lowers a limit of the journal's client, and raises it later.
@@ -249,6 +251,9 @@ impl WorldProfile {
             WorldFault::SpillLender,
             WorldFault::SpillLender,
             WorldFault::SpillLender,
+            WorldFault::SilenceClient,
+            WorldFault::SilenceClient,
+            WorldFault::SilenceClient,
             WorldFault::WithdrawLender,
             WorldFault::LoseLender,
             WorldFault::LoseLender,

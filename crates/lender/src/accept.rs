@@ -19,7 +19,7 @@ use crate::data::{DataPermit, DataSession};
 use crate::deposit::{DepositArrival, named};
 use crate::limit::{ACCEPTS_PER_TURN, FLOOD_LINE_EVERY, HOUSEKEEPING, PENDING_GRACE, STRANGERS_MAX};
 use crate::report_desk::ReportTicket;
-use crate::shard::SessionArrival;
+use crate::shard::{SessionArrival, ShardMessage};
 use crate::state::{ConnectionPermit, DaemonState};
 
 const EVENTS: usize = 256;
@@ -77,7 +77,7 @@ pub(crate) enum SessionRequest {
 /// Greets clients and hands them to their threads.
 pub(crate) struct LenderAcceptor {
     shared: Arc<DaemonState>,
-    shards: Vec<Sender<SessionArrival>>,
+    shards: Vec<Sender<ShardMessage>>,
     deposit_sender: Sender<DepositArrival>,
 }
 
@@ -86,7 +86,7 @@ impl LenderAcceptor {
         shared: Arc<DaemonState>,
         poller: Poller,
         listeners: Vec<Listener>,
-        shards: Vec<Sender<SessionArrival>>,
+        shards: Vec<Sender<ShardMessage>>,
         deposit_sender: Sender<DepositArrival>,
     ) -> std::io::Result<Acceptor<LenderAcceptor>> {
         let limits = &shared.config.limits;
@@ -129,7 +129,7 @@ impl LenderAcceptor {
 
     fn hand_to_shard(&self, arrival: SessionArrival) {
         let shard = self.shared.shard_of(arrival.journal);
-        let sent = self.shards[shard].send(arrival);
+        let sent = self.shards[shard].send(ShardMessage::Arrival(Box::new(arrival)));
         let woken = sent.is_ok().then(|| self.shared.wakers[shard].wake());
         if let Some(Err(error)) = woken {
             panic!("cannot wake a shard: {error}");

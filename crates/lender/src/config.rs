@@ -73,6 +73,8 @@ pub struct LenderConfig {
     pub discard_windows: bool,
     /// Directory on a disk in which windows are kept while the machine is off.
     pub spill: Option<PathBuf>,
+    /// Silence after which the window of a client is written there, too, and others may have its memory.
+    pub spill_after: Option<Duration>,
 }
 
 /// When the machine counts as short of memory, so that deposits are asked to give some back.
@@ -180,6 +182,7 @@ impl Default for LenderConfig {
             allow_disk: false,
             discard_windows: false,
             spill: None,
+            spill_after: None,
         }
     }
 }

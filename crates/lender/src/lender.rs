@@ -22,6 +22,7 @@ use crate::power::{self, PowerOrder};
 use crate::report::StatusReport;
 use crate::report_desk::ReportDesk;
 use crate::shard::Shard;
+use crate::silent;
 use crate::spill::SpillError;
 use crate::state::{DaemonState, ThreadEndGuard};
 use crate::store::{RestoredMember, StoreOrigin, WindowStore};
@@ -116,7 +117,7 @@ impl Lender {
         for kept in kept {
             kept_by_shard[shared.shard_of(kept.memory.journal())].push(kept);
         }
-        let mut jobs: Vec<Job> = Vec::with_capacity(count + 3);
+        let mut jobs: Vec<Job> = Vec::with_capacity(count + 4);
         let mut senders = Vec::with_capacity(count);
         for (index, kept) in kept_by_shard.into_iter().enumerate() {
             let poller = Poller::new().map_err(system("make a poller"))?;
@@ -132,6 +133,14 @@ impl Lender {
                 format!("netram-shard-{index}"),
                 pin,
                 Box::new(move || shard.run()),
+            ));
+        }
+        if shared.config.spill.is_some() {
+            let (disk, senders) = (Arc::clone(shared), senders.clone());
+            jobs.push((
+                "netram-windows".to_owned(),
+                None,
+                Box::new(move || silent::run(&disk, &senders)),
             ));
         }
         let (sender, inbox) = channel();

@@ -16,6 +16,7 @@
 //! |---|---|
 //! | `store`, `file`, `superblock`, `slot`, `slots` | state that outlives the process, and the checks before it is trusted |
 //! | `memory` | the chunks of a journal's window |
+//! | `silent` | files of windows whose clients are silent |
 //! | `shard`, `connection`, `journal`, `outbox` | serving journals: order of service, batching of answers |
 //! | `accept` | handshakes and first frames of new connections |
 //! | `deposit` | pages of other machines' far-memory arenas |
@@ -50,6 +51,7 @@ mod power;
 pub mod report;
 mod report_desk;
 mod shard;
+mod silent;
 mod slot;
 mod slots;
 mod spill;

@@ -50,6 +50,10 @@ pub const UNBACKED_BYTES_PER_TURN: u64 = 32 << 20;
 pub const PRESSURE_LOOK: Duration = Duration::from_millis(500);
 /// Interval at which a lender that began with a spill looks whether its file is still needed.
 pub const SPILL_LOOK: Duration = Duration::from_secs(1);
+/// Interval at which a shard looks for windows of silent clients.
+pub const SILENT_LOOK: Duration = Duration::from_secs(1);
+/// Pause after a window could not be written to the disk.
+pub const SILENT_RETRY: Duration = Duration::from_secs(30);
 /// By default `netram lender serve` leaves one part in this many of the machine's memory available.
 pub const KEEP_FREE_PART: u64 = 20;
 /// Default maximum share of time for which programs may wait for memory, in hundredths of a percent.

@@ -1,10 +1,13 @@
 //! The memory of one journal: its slot, and the chunks of its window.
 
+mod silent;
+
 use std::sync::Arc;
 
 use netram_clients::{ClientAccount, OverLimit, ResourceCharge};
 use netram_proto::id::{Incarnation, JournalId, Lsn};
 use netram_proto::member::{MemberState, ReserveError, Window};
+use netram_proto::spill::{SilentWindow, WindowPlace};
 use netram_proto::wire::{ClientResource, RefusalReason};
 
 use crate::slot::{Slot, SlotState};
@@ -37,6 +40,10 @@ pub struct JournalMemory {
     list_crc: u32,
     /// `None` until a session is bound, and for the memory of a journal that is over.
     payment: Option<Payment>,
+    /// Whether the window is in a file too, or only there.
+    silent: SilentWindow,
+    /// Chunks that the window is being read into.
+    arriving: Vec<Chunk>,
 }
 
 impl JournalMemory {
@@ -53,6 +60,8 @@ impl JournalMemory {
             saved,
             list_crc: 0,
             payment: None,
+            silent: SilentWindow::default(),
+            arriving: Vec::new(),
         }
     }
 
@@ -61,12 +70,11 @@ impl JournalMemory {
         store: Arc<WindowStore>,
         slot: Slot,
         chunks: Vec<Chunk>,
-        saved: SlotState,
+        (saved, place): (SlotState, WindowPlace),
     ) -> JournalMemory {
-        let bytes = if saved.member.joined {
-            saved.window_bytes
-        } else {
-            0
+        let bytes = match chunks.is_empty() {
+            true => 0,
+            false => saved.window_bytes,
         };
         JournalMemory {
             store,
@@ -76,6 +84,8 @@ impl JournalMemory {
             list_crc: saved.list_crc,
             saved,
             payment: None,
+            silent: SilentWindow::found(place),
+            arriving: Vec::new(),
         }
     }
 
@@ -119,6 +129,11 @@ impl JournalMemory {
         (self.chunks.len() as u64) << self.store.chunk_shift()
     }
 
+    /// The incarnation of the memory.
+    pub(crate) fn store_incarnation(&self) -> Incarnation {
+        self.store.incarnation()
+    }
+
     /// The journal's id.
     pub fn journal(&self) -> JournalId {
         self.saved.journal
@@ -137,9 +152,11 @@ impl JournalMemory {
         }
         assert_eq!(state.joined, !self.chunks.is_empty(), "a window has chunks");
         self.saved.member = *state;
-        if !state.spilled {
-            self.saved.incarnation = Incarnation(0);
-        }
+        self.saved.incarnation = match (state.spilled, self.saved.incarnation) {
+            (false, _) => Incarnation(0),
+            (true, Incarnation(0)) => self.store.incarnation(),
+            (true, earlier) => earlier,
+        };
         self.saved.window_bytes = self.bytes;
         self.saved.chunks = self.chunks.len() as u32;
         self.saved.list_crc = self.list_crc;
@@ -236,7 +253,7 @@ impl Window for JournalMemory {
         if self.saved.member.joined {
             self.saved.member.joined = false;
             if self.saved.member.spilled {
-                self.store.release_spilled();
+                self.leave_disk();
             }
             self.saved.chunks = 0;
             self.saved.window_bytes = 0;

@@ -93,7 +93,8 @@ pub struct StatusReport {
     pub copies: Option<CopiesReport>,
 }
 
-/// The windows and pages at a lender that clients may still need.
+/// The windows and pages in a lender's memory that clients may still need. Windows in files do not
+/// count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftReport {
     /// Number of windows, with bytes or without: a journal that was not closed is not opened without them.
@@ -106,7 +107,8 @@ pub struct LeftReport {
 
 impl LeftReport {
     pub(crate) fn of(journals: &[JournalReport], deposits: &[DepositReport]) -> LeftReport {
-        let windows = || journals.iter().filter(|journal| journal.window_bytes > 0);
+        let in_memory = |journal: &&JournalReport| journal.window_bytes > 0 && !journal.on_disk;
+        let windows = || journals.iter().filter(in_memory);
         LeftReport {
             windows: windows().count(),
             bytes: windows().map(|journal| journal.used_bytes).sum(),
@@ -198,9 +200,14 @@ pub struct JournalReport {
     pub window_bytes: u64,
     /// Bytes held.
     pub used_bytes: u64,
-    /// Whether the window was written to a disk while the machine was off: it waits to be read by recovery.
+    /// Whether the window was written to a disk, because the machine went off or the client was silent: it is
+    /// read-only, and waits for recovery.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub spilled: bool,
+    /// Whether the window of a silent client is in a file of its own. If `window_bytes` is zero then, it is
+    /// in no memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub on_disk: bool,
     /// Milliseconds since this process received the last append, if there was one.
     pub last_append_age_ms: Option<u64>,
     /// Seconds since a client of the journal was connected; `None` if unknown.
@@ -443,6 +450,7 @@ mod tests {
             id: format!("{index:032x}"),
             state: None,
             spilled: true,
+            on_disk: true,
             earlier: EarlierFields::default(),
             client: "c".repeat(32),
             window_bytes: u64::MAX,

@@ -4,6 +4,7 @@
 //! between its turns while others commit. An append touches no shared state: chunks and slots change owners
 //! only when windows come and go.
 
+mod datagrams;
 mod resting;
 #[cfg(test)]
 mod tests;
@@ -13,7 +14,6 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use netram_proto::id::JournalId;
-use netram_proto::multicast::ChannelInvite;
 use netram_proto::session::side_work::LastAppends;
 use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
 use netram_transport::{DropCounts, Interest, Link, MulticastReceiver, Poller, ReadyEvents};
@@ -22,11 +22,13 @@ use crate::accept::Greeting;
 use crate::connection::{Connection, TurnContext};
 use crate::drain::OrderNumber;
 use crate::journal::{BindRefusal, JournalIndex, ShardJournals};
-use crate::limit::{DATAGRAMS_PER_TURN, HOUSEKEEPING};
+use crate::limit::{HOUSEKEEPING, SILENT_LOOK};
 use crate::outbox::SessionEnd;
 use crate::pacer::{LoopPacer, RoundStep};
+use crate::silent::WindowOutcome;
 use crate::state::{ConnectionPermit, DaemonState};
 
+use self::datagrams::listen;
 use self::resting::{RestingJournals, time_of};
 
 const WAKER: u64 = u64::MAX;
@@ -46,11 +48,18 @@ pub(crate) struct SessionArrival {
     pub(crate) permit: ConnectionPermit,
 }
 
+/// What other threads of the lender tell a shard.
+pub(crate) enum ShardMessage {
+    Arrival(Box<SessionArrival>),
+    /// A job of the disk for this journal has ended.
+    Window(JournalId, WindowOutcome),
+}
+
 pub(crate) struct Shard {
     index: usize,
     shared: Arc<DaemonState>,
     poller: Poller,
-    inbox: Receiver<SessionArrival>,
+    inbox: Receiver<ShardMessage>,
     journals: ShardJournals,
     connections: Vec<Option<Connection>>,
     vacant: Vec<usize>,
@@ -68,6 +77,7 @@ pub(crate) struct Shard {
     log_again_at: Instant,
     now: Instant,
     housekeeping: Instant,
+    next_silent_look: Instant,
     /// The operator's last order that it obeys.
     order: OrderNumber,
 }
@@ -77,7 +87,7 @@ impl Shard {
         index: usize,
         shared: Arc<DaemonState>,
         poller: Poller,
-        inbox: Receiver<SessionArrival>,
+        inbox: Receiver<ShardMessage>,
         journals: ShardJournals,
     ) -> Shard {
         let now = Instant::now();
@@ -98,6 +108,7 @@ impl Shard {
             log_again_at: now,
             now,
             housekeeping: now,
+            next_silent_look: now,
             order: OrderNumber::default(),
         }
     }
@@ -186,8 +197,11 @@ impl Shard {
         if let Err(error) = self.shared.wakers[self.index].drain() {
             panic!("a shard's waker failed: {error}");
         }
-        while let Ok(arrival) = self.inbox.try_recv() {
-            self.arrive(arrival);
+        while let Ok(message) = self.inbox.try_recv() {
+            match message {
+                ShardMessage::Arrival(arrival) => self.arrive(*arrival),
+                ShardMessage::Window(journal, outcome) => self.journals.end_job(journal, outcome, self.now),
+            }
         }
         self.obey();
         if self.shared.stopping() {
@@ -224,6 +238,10 @@ impl Shard {
                 counters.refused(RefusalReason::OverClientLimit as u8);
                 tracing::warn!(%journal, peer = link.peer(), "refused: {over}");
                 let _ = link.send(&[&self.shared.over_limit(&over).encode(0)]);
+                return;
+            }
+            Err(BindRefusal::ComeAgain) => {
+                tracing::info!(%journal, peer = link.peer(), "client asked to come again: its window is at the disk");
                 return;
             }
             Err(BindRefusal::TableFull) => {
@@ -324,104 +342,6 @@ impl Shard {
         outcome.received
     }
 
-    /// Reads the datagrams that have arrived and answers them over their sessions' links. Returns whether
-    /// there were any. Handles all datagrams that the receiver has read, since the kernel does not report
-    /// them again.
-    fn receive_multicast(&mut self) -> bool {
-        let mut received = false;
-        while self.receive_datagrams() {
-            received = true;
-            if !self
-                .multicast_receiver
-                .as_ref()
-                .is_some_and(MulticastReceiver::has_buffered)
-            {
-                break;
-            }
-        }
-        received
-    }
-
-    fn receive_datagrams(&mut self) -> bool {
-        let Some(receiver) = &mut self.multicast_receiver else {
-            return false;
-        };
-        let turn = TurnContext {
-            now: self.now,
-            shard: self.index,
-            shared: &self.shared,
-            counters: &self.shared.counters[self.index],
-        };
-        let mut answered: Option<usize> = None;
-        let mut ended = None;
-        for count in 0.. {
-            if count >= DATAGRAMS_PER_TURN && !receiver.has_buffered() {
-                break;
-            }
-            let received = match receiver.receive() {
-                Ok(Some(received)) => received,
-                Ok(None) => break,
-                Err(error) => {
-                    if self.log_again_at <= self.now {
-                        self.log_again_at = self.now + FAILURE_LOG_INTERVAL;
-                        tracing::warn!(%error, group = %receiver.group(), "receiving from the multicast group failed");
-                    }
-                    break;
-                }
-            };
-            // Datagrams of one session mostly arrive in a row and share an answer.
-            let before = answered
-                .replace(received.listener)
-                .filter(|&index| index != received.listener);
-            let connections = &mut self.connections;
-            if let Some(index) = before
-                && let Some(connection) = &mut connections[index]
-            {
-                let said = connection.answer_multicast(self.journals.at(connection.index), &turn);
-                watch(&self.poller, connection, index);
-                if let Err(ending) = said {
-                    ended = Some((index, ending));
-                    break;
-                }
-            }
-            if let Some(connection) = &mut connections[received.listener]
-                && let Err(ending) =
-                    connection.receive_multicast(received.packet, self.journals.at(connection.index), &turn)
-            {
-                ended = Some((received.listener, ending));
-                break;
-            }
-        }
-        if let Some(index) = answered
-            && let Some(connection) = &mut self.connections[index]
-        {
-            // Accepted appends are answered even if the session ends.
-            if let Err(ending) = connection.answer_multicast(self.journals.at(connection.index), &turn) {
-                ended.get_or_insert((index, ending));
-            }
-            let time = time_of(self.now, self.shared.started);
-            self.last_appends.note(connection.index, time);
-            watch(&self.poller, connection, index);
-        }
-        if let Some((index, ending)) = ended {
-            self.end(index, ending);
-        }
-        answered.is_some()
-    }
-
-    /// Adds the receiver's drops since the last call to the counters.
-    fn count_dropped(&mut self) {
-        if let Some(receiver) = &self.multicast_receiver {
-            let dropped = receiver.dropped();
-            self.shared.counters[self.index].dropped(DropCounts {
-                unknown: dropped.unknown - self.dropped.unknown,
-                duplicate: dropped.duplicate - self.dropped.duplicate,
-                forged: dropped.forged - self.dropped.forged,
-            });
-            self.dropped = dropped;
-        }
-    }
-
     fn end(&mut self, index: usize, ending: SessionEnd) {
         let Some(connection) = self.connections[index].take() else {
             return;
@@ -485,6 +405,10 @@ impl Shard {
             }
         }
         self.count_dropped();
+        if self.now >= self.next_silent_look {
+            self.next_silent_look = self.now + SILENT_LOOK;
+            self.journals.look_at_silent(self.index, self.now);
+        }
         self.housekeeping = self.now + HOUSEKEEPING;
         self.obey();
         // Sessions that did not read their answers before.
@@ -543,42 +467,6 @@ impl Shard {
             self.end(index, ending);
         }
     }
-}
-
-/// Listens to a channel for the session `index`. `false` if this lender serves another group, the group
-/// cannot be joined, or the channel's name is taken.
-fn listen(
-    receiver: &mut Option<MulticastReceiver>,
-    poller: &Poller,
-    shared: &DaemonState,
-    tune: &ChannelInvite,
-    index: usize,
-) -> bool {
-    let Some(group) = shared
-        .config
-        .multicast
-        .as_ref()
-        .filter(|group| group.is_named_by(tune))
-    else {
-        return false;
-    };
-    if receiver.is_none() {
-        let opened = MulticastReceiver::open(group).and_then(|receiver| {
-            poller
-                .add(&receiver, MULTICAST_TOKEN, Interest::Read)
-                .map(|()| receiver)
-        });
-        match opened {
-            Ok(opened) => *receiver = Some(opened),
-            Err(error) => {
-                tracing::warn!(%error, %group, "cannot join the multicast group");
-                return false;
-            }
-        }
-    }
-    receiver
-        .as_mut()
-        .is_some_and(|receiver| receiver.listen(tune, index))
 }
 
 /// Polls for writability while answers are queued, and only then.

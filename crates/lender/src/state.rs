@@ -18,6 +18,7 @@ use crate::report::{ClientReport, LeftReport, MemoryReport, StatusReport};
 use crate::report_desk::ReportDesk;
 use crate::stats::{DepositStats, HandshakeFailures, JournalStats, ShardCounters};
 use crate::store::WindowStore;
+use crate::sys::seconds_of_run;
 
 /// Time before the end of a stop at which clients are told that it cannot wait for them any longer, a quarter
 /// of the stop at most.
@@ -33,6 +34,8 @@ pub(crate) struct DaemonState {
     /// Addresses reserved for data sessions.
     pub(crate) data_addresses: Vec<NetAddress>,
     pub(crate) started: Instant,
+    /// The machine's uptime in seconds at that time.
+    pub(crate) started_s: u64,
     /// Counters of each shard.
     pub(crate) counters: Vec<ShardCounters>,
     pub(crate) handshakes: HandshakeFailures,
@@ -76,6 +79,8 @@ impl DaemonState {
         wakers: Vec<Waker>,
     ) -> DaemonState {
         let shards = wakers.len() - 2;
+        // Each has a waker but the one that builds reports, and the one for the disk.
+        let threads = wakers.len() + 1 + usize::from(config.spill.is_some());
         let clients = config.clients.clone();
         let clients = clients.unwrap_or_else(|| Arc::new(ClientRegistry::of_one()));
         clients.set_totals(ServerTotals {
@@ -93,6 +98,7 @@ impl DaemonState {
             addresses,
             data_addresses,
             started: Instant::now(),
+            started_s: seconds_of_run(),
             counters: (0..shards).map(|_| ShardCounters::default()).collect(),
             handshakes: HandshakeFailures::default(),
             deposits: DepositStats::default(),
@@ -106,8 +112,7 @@ impl DaemonState {
             shutdown: Mutex::new(Shutdown {
                 deadline: None,
                 last_notice: None,
-                // Each has a waker but the one that builds reports.
-                threads: wakers.len() + 1,
+                threads,
                 windows_left: 0,
             }),
             wakers,
@@ -263,6 +268,7 @@ impl DaemonState {
         drop(ending);
         self.stopping.store(true, Ordering::Release);
         self.desk.stop();
+        self.store.silent().stop();
         self.wake_all();
     }
 

@@ -202,7 +202,9 @@ pub(crate) struct JournalStats {
     window_bytes: AtomicU64,
     trim: AtomicU64,
     held: AtomicU64,
+    joined: AtomicBool,
     spilled: AtomicBool,
+    on_disk: AtomicBool,
     /// Milliseconds from the lender's start to the last append, plus one; zero if there was none.
     last_append: AtomicU64,
     /// The machine's uptime in seconds when a client last connected or disconnected; zero if unknown.
@@ -224,7 +226,13 @@ impl JournalStats {
         self.window_bytes.store(window_bytes, Relaxed);
         self.trim.store(state.trim.0, Relaxed);
         self.held.store(state.held.0, Relaxed);
+        self.joined.store(state.joined, Relaxed);
         self.spilled.store(state.joined && state.spilled, Relaxed);
+    }
+
+    /// Notes whether the window is in a file of its own.
+    pub(crate) fn set_on_disk(&self, is_on_disk: bool) {
+        self.on_disk.store(is_on_disk, Relaxed);
     }
 
     pub(crate) fn appended(&self, started: Instant, now: Instant) {
@@ -240,6 +248,7 @@ impl JournalStats {
         JournalReport {
             id: id.to_string(),
             spilled: self.spilled.load(Relaxed),
+            on_disk: self.on_disk.load(Relaxed),
             earlier: EarlierFields::default(),
             client: { self.client.lock().unwrap_or_else(PoisonError::into_inner) }.clone(),
             state: Some(JournalStateReport {
@@ -250,10 +259,9 @@ impl JournalStats {
                 generation: self.generation.load(Relaxed),
             }),
             window_bytes,
-            used_bytes: if window_bytes > 0 {
-                held.saturating_sub(trim)
-            } else {
-                0
+            used_bytes: match self.joined.load(Relaxed) {
+                true => held.saturating_sub(trim),
+                false => 0,
             },
             last_append_age_ms: (last_append > 0).then(|| elapsed.saturating_sub(last_append)),
             last_heard_age_s: match (self.sessions.load(Relaxed), self.last_contact.load(Relaxed)) {

@@ -69,12 +69,12 @@ fn holds(world: &World, host: &ClientHost, member: &ViewMember, from: Lsn, upto:
     }
     let lender = &world.lenders[index];
     let covers = |state: &MemberState| state.joined && state.trim <= from && state.held >= upto;
-    if lender.incarnation != member.incarnation {
+    if lender.incarnation != member.incarnation || !as_joined(member, &lender.state()) {
         // The member held the bytes when it answered and has died since; its acknowledgement was on the way.
-        return lender
-            .lost_memories
-            .iter()
-            .any(|(life, state)| *life == member.incarnation && covers(state));
+        // An old file may have brought back another window of the same memory.
+        let is_it = |life, state| life == member.incarnation && as_joined(member, state);
+        let mut lost = lender.lost_memories.iter();
+        return lost.any(|(life, state)| is_it(*life, state) && covers(state));
     }
     covers(&lender.state())
         && lender

@@ -13,10 +13,7 @@ use netram_sim::scenario::{
 const SEEDS_MAX: u64 = 100_000;
 
 /// Faults that one world in 10,000 finds, and a seed that has found each, which is tried first.
-const RARE: [(PlantedFault, u64); 2] = [
-    (PlantedFault::MovedClaimIgnored, 45_041),
-    (PlantedFault::ClosedStoreServes, 68_639),
-];
+const RARE: [(PlantedFault, u64); 1] = [(PlantedFault::MovedClaimIgnored, 45_041)];
 
 /// These need a journal of a shared region's node; other worlds are left out.
 const OF_NODES: [PlantedFault; 3] = [
@@ -65,7 +62,12 @@ const OF_PARTIES: [PlantedFault; 3] = [
 ];
 
 /// These need lenders that write their memory to their disks; all other worlds are left out.
-const OF_SPILLS: [PlantedFault; 2] = [PlantedFault::SpilledWindowGrows, PlantedFault::ClosedStoreServes];
+const OF_SPILLS: [PlantedFault; 4] = [
+    PlantedFault::SpilledWindowGrows,
+    PlantedFault::ClosedStoreServes,
+    PlantedFault::SilentDroppedEarly,
+    PlantedFault::SilentNotFrozen,
+];
 
 /// These need a data lender; the worlds that have none are left out.
 const OF_REPLICAS: [PlantedFault; 6] = [
@@ -135,6 +137,8 @@ faults! {
     storing_a_view_that_holds_too_little_is_found: NoViewGate breaks [3, 5];
     adding_to_a_window_that_was_written_to_a_disk_is_found: SpilledWindowGrows breaks [0, 1, 5];
     serving_from_a_memory_that_was_spilled_is_found: ClosedStoreServes breaks [1, 5, 16];
+    dropping_a_silent_window_before_its_file_is_whole_is_found: SilentDroppedEarly breaks [0, 1, 5];
+    writing_a_silent_window_that_may_still_grow_is_found: SilentNotFrozen breaks [1, 2, 5];
     leaving_a_drained_lender_too_early_is_found: LeavesUnreplaced breaks [3];
     ignoring_a_seal_is_found: MemberFenceIgnored breaks [4];
     ignoring_a_fence_is_found: WriterFenceIgnored breaks [4];

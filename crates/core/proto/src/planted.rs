@@ -157,6 +157,10 @@ pub enum PlantedFault {
     SpilledWindowGrows,
     /// (23) A memory of which a spill exists goes on under its incarnation.
     ClosedStoreServes,
+    /// (23) The memory of a silent client's window is dropped before its file is complete.
+    SilentDroppedEarly,
+    /// (23) The window of a silent client is written to its file while it may still grow.
+    SilentNotFrozen,
     /// (20) All clients of a lender share one account, whatever their names.
     LimitSharedAcrossNames,
     /// (23) A lender drops the windows of a client whose key is revoked.
@@ -171,7 +175,7 @@ pub enum PlantedFault {
 
 impl PlantedFault {
     /// All faults, in the order of their rules.
-    pub const ALL: [PlantedFault; 78] = [
+    pub const ALL: [PlantedFault; 80] = [
         PlantedFault::AnyInsteadOfRule,
         PlantedFault::StaleAckCounts,
         PlantedFault::MulticastCountsAsHeld,
@@ -245,6 +249,8 @@ impl PlantedFault {
         PlantedFault::HoldingsForgotten,
         PlantedFault::SpilledWindowGrows,
         PlantedFault::ClosedStoreServes,
+        PlantedFault::SilentDroppedEarly,
+        PlantedFault::SilentNotFrozen,
         PlantedFault::LimitSharedAcrossNames,
         PlantedFault::RevokedWindowDropped,
         PlantedFault::SleepStopsClock,

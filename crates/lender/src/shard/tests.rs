@@ -8,7 +8,7 @@ use crate::test_bench::{TestDaemon, answers, say};
 struct Bench {
     daemon: TestDaemon,
     shard: Shard,
-    _arrivals: Sender<SessionArrival>,
+    _arrivals: Sender<ShardMessage>,
 }
 
 impl Bench {

@@ -12,7 +12,7 @@ use super::error::SpillError;
 use super::format::{HEAD_BYTES, SpillHead};
 
 /// Rights of the files: the windows may be those of journals without a key.
-const MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+pub(super) const MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// The directory for spills of one lender. The lock on its file keeps other lenders of the same name away.
 #[derive(Debug)]
@@ -181,6 +181,14 @@ impl SpillDirectory {
 
     pub(crate) fn lender(&self) -> &str {
         &self.lender
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn directory(&self) -> &File {
+        &self.directory
     }
 }
 

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use netram_proto::id::JournalId;
+
 /// Why a spill failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SpillError {
@@ -44,6 +46,34 @@ pub enum SpillError {
     )]
     Damaged {
         /// The file.
+        path: PathBuf,
+    },
+    /// The file of one window fails its checks.
+    #[error(
+        "{path}, with the window of a journal whose client was silent, is damaged, and may hold the only copy of its newest \
+         commits; let that client recover from its other lenders first, then move the file away and start again"
+    )]
+    WindowDamaged {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file of one window is gone, or there is no directory for it.
+    #[error(
+        "the window of journal {journal} was written to a disk, and {path} is not there; start with the directory that has it \
+         (--spill), or give the window up (--discard-windows)"
+    )]
+    WindowMissing {
+        /// The journal.
+        journal: JournalId,
+        /// The file that is missing.
+        path: PathBuf,
+    },
+    /// The journals of windows in files do not fit the store.
+    #[error(
+        "{path} has more windows in files than this lender may remember journals; let it remember more (--journals-max)"
+    )]
+    TooManyWindows {
+        /// The directory.
         path: PathBuf,
     },
     /// Another release wrote the file.

@@ -146,22 +146,28 @@ fn load_entries(
 }
 
 /// Whether the numbers of an entry agree, so that a file of our own making can have them.
-fn is_plausible(entry: &SpillEntry) -> bool {
+pub(super) fn is_plausible(entry: &SpillEntry) -> bool {
     let member = &entry.state.member;
     let ordered = member.trim <= member.held;
-    ordered && entry.bytes == joined_bytes(member) && (entry.bytes <= entry.state.window_bytes)
+    let bytes = joined_bytes(member);
+    ordered && (entry.bytes == bytes || is_elsewhere(entry)) && bytes <= entry.state.window_bytes
+}
+
+/// Whether the journal's window is in a file of its own.
+fn is_elsewhere(entry: &SpillEntry) -> bool {
+    entry.state.member.joined && entry.state.chunks == 0 && entry.bytes == 0
 }
 
 /// Number of chunks of a journal's window.
 fn chunks_of(entry: &SpillEntry, geometry: StoreGeometry) -> u64 {
-    match entry.state.member.joined {
+    match entry.state.member.joined && !is_elsewhere(entry) {
         true => entry.state.window_bytes.div_ceil(geometry.chunk_bytes).max(1),
         false => 0,
     }
 }
 
 /// Copies the bytes of a window into its chunks. `false` if their check fails.
-fn load_window(
+pub(super) fn load_window(
     source: &mut BlockSource,
     entry: &SpillEntry,
     number: u64,

@@ -9,6 +9,7 @@ mod error;
 mod format;
 mod layout;
 mod load;
+mod window_files;
 mod write;
 
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ pub use self::error::SpillError;
 pub(crate) use self::format::SpillHead;
 pub(crate) use self::layout::found_states;
 pub(crate) use self::load::{finish_load, load_spill, reopen_store};
+pub(crate) use self::window_files::{FoundWindow, WindowCopy};
 pub(crate) use self::write::spill_store;
 
 /// A spill that is complete and synced.

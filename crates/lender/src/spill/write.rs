@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
+use netram_proto::id::Incarnation;
 use netram_proto::spill::{SpillRun, SpillStep};
 
 use super::blocks::{BlockSink, write_blocks};
@@ -13,13 +14,28 @@ use super::error::SpillError;
 use super::format::{CRC_BYTES, ENTRY_BYTES, HEAD_BYTES, SpillEntry, SpillHead, window_crc};
 use super::layout::StoreLayout;
 use super::{SpillReport, joined_bytes, unix_seconds};
+use crate::slot::SlotState;
 use crate::superblock::{StoreSuperblock, fresh_incarnation};
 use crate::sys::seconds_of_run;
 
 /// A journal to write, and the chunks of its window.
-struct KeptJournal {
+pub(super) struct KeptJournal {
     entry: SpillEntry,
     chunks: Vec<u32>,
+}
+
+impl KeptJournal {
+    /// A journal whose window is in these chunks; without chunks it has none, or has it in a file of its own.
+    pub(super) fn new(state: SlotState, payer: String, chunks: Vec<u32>) -> KeptJournal {
+        let bytes = match chunks.is_empty() {
+            true => 0,
+            false => joined_bytes(&state.member),
+        };
+        KeptJournal {
+            entry: SpillEntry { state, payer, bytes },
+            chunks,
+        }
+    }
 }
 
 /// Writes the windows and fences of the store in `file`, whose superblock is `block`. Nothing but this thread
@@ -42,7 +58,11 @@ pub(crate) fn spill_store(
     let mut run = SpillRun::default();
     while let Some(step) = run.step() {
         match step {
-            SpillStep::Write => write_file(&layout, block, &journals, directory).map_err(failed("write"))?,
+            SpillStep::Write => {
+                let files = (directory.next(), directory.next_direct());
+                write_file(&layout, block.incarnation, &journals, directory.lender(), files)
+                    .map_err(failed("write"))?;
+            }
             SpillStep::Close => {
                 let closed = StoreSuperblock {
                     closed: true,
@@ -74,36 +94,31 @@ fn kept_journals(layout: &StoreLayout<'_>) -> io::Result<Vec<KeptJournal>> {
         .into_iter()
         .filter(|found| !found.state.member.may_be_forgotten());
     Ok(kept
-        .map(|found| KeptJournal {
-            entry: SpillEntry {
-                bytes: joined_bytes(&found.state.member),
-                state: found.state,
-                payer: found.payer,
-            },
-            chunks: found.chunks,
-        })
+        .map(|found| KeptJournal::new(found.state, found.payer, found.chunks))
         .collect())
 }
 
-fn write_file(
+/// Writes journals of the memory with this incarnation into `next`, and syncs it. `direct` is the same file,
+/// opened past the page cache.
+pub(super) fn write_file(
     layout: &StoreLayout<'_>,
-    block: StoreSuperblock,
+    incarnation: Incarnation,
     journals: &[KeptJournal],
-    directory: &SpillDirectory,
+    lender: &str,
+    (next, direct): (&File, Option<File>),
 ) -> io::Result<()> {
     let entries = journals.len() as u64;
     let bytes: u64 = journals.iter().map(|kept| kept.entry.bytes).sum();
     let head = SpillHead {
         entries: entries as u32,
-        incarnation: block.incarnation,
+        incarnation,
         length: HEAD_BYTES as u64 + entries * (ENTRY_BYTES + CRC_BYTES) as u64 + bytes,
         number: fresh_incarnation()?.0,
         written_s: unix_seconds(),
         uptime_s: seconds_of_run(),
-        lender: directory.lender().to_owned(),
+        lender: lender.to_owned(),
     };
-    let next = directory.next();
-    write_blocks(next, directory.next_direct(), |sink| {
+    write_blocks(next, direct, |sink| {
         sink.write(&head.encode())?;
         for kept in journals {
             sink.write(&kept.entry.encode(head.number))?;

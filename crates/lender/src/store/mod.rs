@@ -11,6 +11,8 @@
 //! under a new random incarnation, so that it is not taken for a member that holds data. The lender does not
 //! start if that would lose windows of this boot that hold bytes (rule 23), unless told to discard them.
 
+mod restore;
+mod silent;
 mod spilling;
 mod unbacked;
 
@@ -22,18 +24,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use netram_proto::id::{Epoch, Incarnation, JournalId};
 use netram_proto::limit::WINDOW_BYTES_MAX;
-use netram_proto::member::{Member, MemberState, Window};
+use netram_proto::member::Member;
 
 use crate::error::WindowStoreError;
 use crate::file::{failed, has_hole, is_memory, is_whole, open_locked, reserve};
 use crate::limit::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CHUNKS_MAX, JOURNALS_MAX};
 use crate::memory::{Chunk, JournalMemory};
+use crate::silent::SilentWindows;
 use crate::slot::{Slot, SlotContents, SlotState, slot_bytes};
 use crate::slots::SlotPool;
 use crate::spill::SpillDirectory;
 use crate::superblock::{self, SUPERBLOCK_BYTES, StoreGeometry, StoreSuperblock, boot_id, fresh_incarnation};
 use crate::sys::StoreSlice;
 
+pub use self::restore::RestoredMember;
+use self::restore::{OccupiedSlot, restore};
+use self::silent::take_up_windows;
 use self::spilling::{keep_windows, open_spill, take_up_spill};
 
 /// Settings of a store.
@@ -92,16 +98,6 @@ impl StoreOrigin {
     }
 }
 
-/// A member that an earlier process left, verified.
-pub struct RestoredMember {
-    /// The member's state machine.
-    pub member: Member,
-    /// The member's memory.
-    pub memory: JournalMemory,
-    /// Whether its window was dropped because its bytes were invalid; its fence is kept.
-    pub window_lost: bool,
-}
-
 /// The lent memory. Chunks and slots are handed out under a lock, never while an append is handled.
 pub struct WindowStore {
     path: PathBuf,
@@ -113,8 +109,9 @@ pub struct WindowStore {
     quota: u64,
     chunk_shift: u32,
     spill: Option<SpillDirectory>,
-    /// Number of windows that a spill has too.
+    /// Number of windows that a spill has too, and no file of their own.
     spilled: AtomicUsize,
+    silent: SilentWindows,
     pools: Mutex<Pools>,
     chunks_free: AtomicU64,
     chunks_unbacked: AtomicU64,
@@ -166,13 +163,13 @@ impl WindowStore {
         if matches!(origin, StoreOrigin::OtherShape | StoreOrigin::Damaged) && !config.discard_windows {
             keep_windows(&file, origin, path)?;
         }
-        let (incarnation, pools, slots) = match found {
+        let (incarnation, mut pools, mut slots) = match found {
             Some(found) => found,
             None => start_empty(&file, geometry, boot, config)?,
         };
-        let spilled = slots
-            .iter()
-            .filter(|found| found.state.member.spilled && found.state.member.joined);
+        take_up_windows(spill.as_ref(), &mut pools, &mut slots, config)?;
+        let is_spilled = |found: &&OccupiedSlot| found.state.member.spilled && found.state.member.joined;
+        let spilled = slots.iter().filter(is_spilled).filter(|found| !found.has_file);
         let spilled = AtomicUsize::new(spilled.count());
         let store = Arc::new(WindowStore {
             path: path.clone(),
@@ -187,6 +184,7 @@ impl WindowStore {
             chunk_shift: geometry.chunk_bytes.trailing_zeros(),
             spill,
             spilled,
+            silent: SilentWindows::default(),
             chunks_free: AtomicU64::new(pools.chunks.len() as u64),
             chunks_unbacked: AtomicU64::new(pools.unbacked.len() as u64),
             pools: Mutex::new(pools),
@@ -249,8 +247,13 @@ impl WindowStore {
             let memory = JournalMemory::new(Arc::clone(self), slot, journal);
             return Some((Member::new(journal, self.incarnation), memory));
         };
-        let chunks = Vec::new();
-        let kept = restore(self, OccupiedSlot { slot, state, chunks });
+        let found = OccupiedSlot {
+            slot,
+            state,
+            chunks: Vec::new(),
+            has_file: false,
+        };
+        let kept = restore(self, found);
         Some((kept.member, kept.memory))
     }
 
@@ -273,6 +276,7 @@ impl WindowStore {
         let mut pools = self.pools();
         self.fill_for(&mut pools, count);
         let Some(keep) = pools.chunks.len().checked_sub(count) else {
+            self.silent.want(count - pools.chunks.len());
             return Err(pools.chunks.len() as u64 * self.geometry.chunk_bytes);
         };
         let taken = pools.chunks.split_off(keep);
@@ -335,51 +339,7 @@ impl WindowStore {
     }
 }
 
-/// A slot that holds a journal, and the chunks of its window.
-struct OccupiedSlot {
-    slot: Slot,
-    state: SlotState,
-    chunks: Vec<Chunk>,
-}
-
 type StoreLayout = (Incarnation, Pools, Vec<OccupiedSlot>);
-
-fn restore(store: &Arc<WindowStore>, found: OccupiedSlot) -> RestoredMember {
-    let OccupiedSlot { slot, state, chunks } = found;
-    let mut memory = JournalMemory::restored(Arc::clone(store), slot, chunks, state);
-    let restored = match state.member.spilled {
-        true => {
-            let incarnations = (state.incarnation, store.incarnation);
-            Member::restore_spilled(state.journal, incarnations, state.member, &memory)
-        }
-        false => Member::restore(state.journal, store.incarnation, state.member, &memory),
-    };
-    if let Some(member) = restored {
-        return RestoredMember {
-            member,
-            memory,
-            window_lost: false,
-        };
-    }
-    // The bytes are worthless, but the fence stands: a fenced writer stays fenced.
-    memory.release();
-    if state.member.spilled && state.member.joined {
-        store.keep_spill();
-    }
-    let sealed = MemberState {
-        joined: false,
-        spilled: false,
-        ..state.member
-    };
-    let Some(member) = Member::restore(state.journal, store.incarnation, sealed, &memory) else {
-        unreachable!("a member without a window has no bytes to check")
-    };
-    RestoredMember {
-        member,
-        memory,
-        window_lost: true,
-    }
-}
 
 fn geometry(config: &StoreConfig) -> Result<StoreGeometry, WindowStoreError> {
     let bad = |what, got, must| Err(WindowStoreError::BadGeometry { what, got, must });
@@ -480,11 +440,18 @@ fn take_up(
                     .iter()
                     .map(|number| chunks.get_mut(*number as usize)?.take())
                     .collect();
-                let agrees = !state.member.joined || (window == numbers.len() as u64 && window > 0);
+                let is_in_file = state.member.spilled && numbers.is_empty();
+                let is_in_memory = window == numbers.len() as u64;
+                let agrees = !state.member.joined || (window > 0 && (is_in_memory || is_in_file));
                 let Some(chunks) = taken.filter(|_| agrees) else {
                     return Ok(None);
                 };
-                occupied.push(OccupiedSlot { slot, state, chunks });
+                occupied.push(OccupiedSlot {
+                    slot,
+                    state,
+                    chunks,
+                    has_file: false,
+                });
             }
         }
     }

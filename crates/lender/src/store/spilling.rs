@@ -31,7 +31,7 @@ impl WindowStore {
     }
 
     /// Keeps the spill for as long as this process runs: its copy of a window is the only good one.
-    pub(super) fn keep_spill(&self) {
+    pub(crate) fn keep_spill(&self) {
         self.spilled.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -13,6 +13,7 @@ mod noisy;
 mod owner;
 mod pressure;
 mod serve;
+mod silent;
 mod spill;
 mod spill_speed;
 mod store;

@@ -16,13 +16,13 @@ use crate::common::{START, TestWriter, WINDOW, config, memory_dir, receive, send
 const JOURNAL: u128 = 7;
 
 /// A lender's memory, and its disk.
-struct Machine {
-    memory: TempDir,
-    disk: TempDir,
+pub(crate) struct Machine {
+    pub(crate) memory: TempDir,
+    pub(crate) disk: TempDir,
 }
 
 impl Machine {
-    fn new() -> Machine {
+    pub(crate) fn new() -> Machine {
         let disk = tempfile::tempdir_in("/var/tmp").unwrap();
         fs::set_permissions(disk.path(), fs::Permissions::from_mode(0o700)).unwrap();
         Machine {
@@ -31,18 +31,18 @@ impl Machine {
         }
     }
 
-    fn config(&self) -> LenderConfig {
+    pub(crate) fn config(&self) -> LenderConfig {
         LenderConfig {
             spill: Some(self.disk.path().to_owned()),
             ..config(&self.memory)
         }
     }
 
-    fn start(&self) -> Lender {
+    pub(crate) fn start(&self) -> Lender {
         Lender::start(self.config()).unwrap()
     }
 
-    fn refused(&self, config: LenderConfig) -> SpillError {
+    pub(crate) fn refused(&self, config: LenderConfig) -> SpillError {
         match Lender::start(config) {
             Err(LenderStartError::Store(WindowStoreError::Spill(refused))) => refused,
             Ok(_) => panic!("the lender starts"),
@@ -55,7 +55,7 @@ impl Machine {
     }
 
     /// The machine loses what is in its memory.
-    fn lose_power(&self) {
+    pub(crate) fn lose_power(&self) {
         fs::remove_file(self.memory.path().join("store")).unwrap();
     }
 

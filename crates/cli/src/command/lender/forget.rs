@@ -11,7 +11,7 @@ use netram_lender::{JournalReport, OPERATOR_SUFFIX};
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::journal::ForgetNotice as Forgetting;
 use netram_proto::wire::{ByteReader, Flag, Frame, FrameHeader, FrameKind, RefusalReason};
-use netram_transport::Link;
+use netram_transport::{Link, LinkError};
 
 use super::operator::{ToldLender, operator_sockets};
 use super::status;
@@ -186,9 +186,26 @@ impl ForgetJournal {
         Ok(())
     }
 
-    /// Asks the lender for its state of the journal, without changing it.
+    /// Asks the lender for its state of the journal, without changing it. A lender that has the window on
+    /// its disk asks to come again.
     fn look(&self, lender: &ToldLender, journal: JournalId) -> Result<Option<LenderPart>> {
         let deadline = Instant::now() + self.timeout.0;
+        loop {
+            let looked = self.look_once(lender, journal, deadline);
+            let is_closed = |error: &anyhow::Error| matches!(error.downcast_ref(), Some(LinkError::Closed));
+            match looked {
+                Err(error) if is_closed(&error) && Instant::now() < deadline => std::thread::sleep(PAUSE),
+                looked => return looked,
+            }
+        }
+    }
+
+    fn look_once(
+        &self,
+        lender: &ToldLender,
+        journal: JournalId,
+        deadline: Instant,
+    ) -> Result<Option<LenderPart>> {
         let mut link = lender.connect(self.timeout.0)?;
         link.send(&[
             &FrameHeader::new(FrameKind::Bind).encode(16),

@@ -2,6 +2,7 @@
 
 mod drain;
 mod forget;
+mod list;
 mod notify;
 mod operator;
 pub(crate) mod probe;
@@ -30,6 +31,7 @@ pub(crate) use notify::{pending_forgets_json, report_pending_forgets, windows};
 pub enum LenderCommand {
     Serve(Box<serve::ServeLender>),
     Status(status::ShowLenders),
+    List(list::ListJournals),
     Drain(drain::DrainLender),
     Undrain(drain::UndrainLender),
     Forget(forget::ForgetJournal),
@@ -46,6 +48,7 @@ impl LenderCommand {
         match self {
             LenderCommand::Serve(serve) => serve.run(),
             LenderCommand::Status(status) => status.run(),
+            LenderCommand::List(list) => list.run(),
             LenderCommand::Drain(drain) => drain.run(),
             LenderCommand::Undrain(undrain) => undrain.run(),
             LenderCommand::Forget(forget) => forget.run(),

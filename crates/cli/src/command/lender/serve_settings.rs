@@ -20,6 +20,9 @@ use crate::ups::{UpsPlace, ups_name};
 /// How long a lender that was asked to stop waits for its clients to move away.
 const GRACE_DEFAULT: Duration = Duration::from_secs(5);
 
+/// How long a client is away before its window is written to the disk.
+const SPILL_AFTER: Duration = Duration::from_secs(600);
+
 /// Settings that a flag, a variable and the configuration file can give alike.
 #[derive(Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
@@ -130,6 +133,10 @@ pub(super) struct ServeSettings {
     /// next start takes them up. Room for all of --memory is set aside [default: none, memory only]
     #[arg(long, value_name = "DIR", env = "NETRAM_SPILL")]
     spill: Option<PathBuf>,
+    /// How long a client may be away before its window is written to --spill, too; others may have
+    /// its memory then. 0s: never [default: 10min]
+    #[arg(long, value_name = "TIME", env = "NETRAM_SPILL_AFTER")]
+    spill_after: Option<DurationArg>,
     /// How long a lender that was asked to stop waits for its clients to move away [default: 5s]
     #[arg(long, value_name = "TIME", env = "NETRAM_GRACE")]
     grace: Option<DurationArg>,
@@ -198,6 +205,7 @@ impl ServeSettings {
             mlock: self.mlock || file.mlock,
             huge_pages: self.huge_pages || file.huge_pages,
             spill: self.spill.or(file.spill),
+            spill_after: self.spill_after.or(file.spill_after),
             grace: self.grace.or(file.grace),
             ups: self.ups.or(file.ups),
             ups_user: self.ups_user.or(file.ups_user),
@@ -266,6 +274,8 @@ impl ServeSettings {
             store: self.store,
             // An empty variable turns a service's directory off.
             spill: self.spill.filter(|directory| !directory.as_os_str().is_empty()),
+            spill_after: Some(self.spill_after.map_or(SPILL_AFTER, |after| after.0))
+                .filter(|after| !after.is_zero()),
             pin: self.pin,
             mlock: self.mlock,
             huge_pages: self.huge_pages,

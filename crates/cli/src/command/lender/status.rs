@@ -28,7 +28,8 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 ///   journals  journals that the lender must remember, of as many as it can
 ///   bytes     bytes of the journal that its client may not have on its own disk yet
 ///   window    bytes lent to the journal; `from disk`: kept while the machine was off, and
-///             waiting until its client has recovered
+///             waiting until its client has recovered; `on disk`: that of a client that has
+///             been away for long
 ///
 /// Further tables appear where there is something to show: pages of programs under
 /// `netram run`, copies of volumes, and appends that came by multicast.

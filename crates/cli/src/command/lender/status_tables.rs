@@ -142,11 +142,7 @@ fn journals(answers: &[LenderAnswer]) -> Option<String> {
                 journal.id.clone(),
                 report.name.clone(),
                 output::bytes(journal.used_bytes),
-                match journal.window_bytes {
-                    0 => "none".to_owned(),
-                    bytes if journal.spilled => format!("{}, from disk", output::bytes(bytes)),
-                    bytes => output::bytes(bytes),
-                },
+                window(journal),
                 age.map_or_else(|| "-".to_owned(), |age| format!("{age} ago")),
                 last_contact(journal),
             ]);
@@ -155,8 +151,19 @@ fn journals(answers: &[LenderAnswer]) -> Option<String> {
     any.then(|| journals.to_string())
 }
 
+/// Returns the bytes of a journal's window, and where they are.
+pub(super) fn window(journal: &JournalReport) -> String {
+    match (journal.window_bytes, journal.on_disk, journal.spilled) {
+        (0, true, _) => "on disk".to_owned(),
+        (0, false, _) => "none".to_owned(),
+        (bytes, true, _) => format!("{}, also on disk", output::bytes(bytes)),
+        (bytes, false, true) => format!("{}, from disk", output::bytes(bytes)),
+        (bytes, false, false) => output::bytes(bytes),
+    }
+}
+
 /// Returns when a client of the journal was connected last.
-fn last_contact(journal: &JournalReport) -> String {
+pub(super) fn last_contact(journal: &JournalReport) -> String {
     match journal.last_heard_age_s {
         _ if journal.sessions > 0 => "connected".to_owned(),
         Some(age) => format!("{} ago", output::age(Duration::from_secs(age))),

@@ -10,7 +10,9 @@
 //!
 //! A *spilled* window was written to a disk, of which copies may exist: it is read-only, so no copy is ever
 //! older than what the window's incarnation acknowledged. Once a writer releases or replaces it, the member
-//! goes on under the incarnation of the memory that it is in now ([`Member::restore_spilled`]).
+//! goes on under the incarnation of the memory that it is in now ([`Member::restore_spilled`]). That may be
+//! the same one, for the window of a client that was silent ([`Member::freeze`]): no two joins are numbered
+//! alike.
 
 mod append;
 mod window;
@@ -176,6 +178,35 @@ impl Member {
         Some(Member { next, ..member })
     }
 
+    /// A member whose window is in a file only, in memory of incarnation `next`. It answers nobody until the
+    /// window is in memory again and [`Member::has_window_in`] says so.
+    pub fn of_file(
+        journal: JournalId,
+        (incarnation, next): (Incarnation, Incarnation),
+        state: MemberState,
+    ) -> Member {
+        Member {
+            state,
+            next,
+            ..Member::new(journal, incarnation)
+        }
+    }
+
+    /// Whether the bytes in `window` match the member's state, as [`Member::restore`] demands.
+    pub fn has_window_in<W: Window>(&self, window: &W) -> bool {
+        let MemberState { trim, held, .. } = self.state;
+        trim <= held && held.since(trim) <= window.capacity() && self.window_checks(window)
+    }
+
+    /// Makes the window read-only, since it is about to be written to a disk. A client that comes back reads
+    /// it, or joins anew.
+    pub fn freeze(&mut self) {
+        if !self.planted.is(PlantedFault::SilentNotFrozen) {
+            self.state.spilled = true;
+            self.state.received = self.state.held;
+        }
+    }
+
     /// The incarnation under which the member answers. A session that was told another one ends.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
@@ -186,9 +217,11 @@ impl Member {
         window.release();
         self.state.joined = false;
         self.state.spilled = false;
-        // Joins of the next incarnation are numbered without regard to this one's.
-        self.state.generation = 0;
-        self.incarnation = self.next;
+        if self.incarnation != self.next {
+            // Joins of the next incarnation are numbered without regard to this one's.
+            self.state.generation = 0;
+            self.incarnation = self.next;
+        }
     }
 
     /// Plants a fault (simulator tests only).
@@ -283,13 +316,16 @@ impl Member {
         if !(WINDOW_BYTES_MIN..=WINDOW_BYTES_MAX).contains(&bytes) || generation == 0 {
             return self.refuse(RefusalReason::OverQuota, Lsn(bytes), Lsn(WINDOW_BYTES_MAX));
         }
-        if self.state.spilled && !self.planted.is(PlantedFault::SpilledWindowGrows) {
-            // The session was bound to the earlier incarnation. It ends, and its client joins in the next.
-            self.begin_anew(window);
-            return self.refuse(RefusalReason::NotJoined, Lsn(0), Lsn(0));
-        }
         // A delayed or duplicated join must not empty a window that has been filled since.
         let stale = self.state.window_epoch == frame.header.epoch && generation <= self.state.generation;
+        let outlives = self.incarnation != self.next;
+        if self.state.spilled && !self.planted.is(PlantedFault::SpilledWindowGrows) && (outlives || !stale) {
+            self.begin_anew(window);
+            if outlives {
+                // The session was bound to the earlier incarnation. It ends, and its client joins anew.
+                return self.refuse(RefusalReason::NotJoined, Lsn(0), Lsn(0));
+            }
+        }
         if stale {
             return self.ack(0);
         }

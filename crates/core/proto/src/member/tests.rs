@@ -507,3 +507,44 @@ fn a_cleanly_closed_journal_may_be_forgotten_until_it_is_fenced_again() {
     bench.join(&next, 1);
     assert!(!bench.member.state().closed);
 }
+
+/// The client was only cut off for long: the same writer comes back to a window that has a file by now.
+#[test]
+fn a_frozen_window_grows_no_more_and_is_replaced_by_its_own_writer() {
+    let mut maker = RecordMaker::new(1);
+    let mut bench = Bench::joined(&maker);
+    let at = maker.link.lsn;
+    let (first, second) = (maker.record(b"one"), maker.record(b"two"));
+    bench.append(&maker, at, Lsn(0), &first);
+    bench.append(&maker, at.plus(first.len() as u64), Lsn(0), &second[..10]);
+    bench.member.freeze();
+    let next = at.plus(first.len() as u64);
+    let refused = bench.append(&maker, next, Lsn(0), &second);
+    assert_eq!(refusal(&refused), Some(RefusalReason::NotJoined));
+    let fenced = bench.send(maker.header(FrameKind::Fence), &[]);
+    assert_eq!(fenced.flags, Flag::KNOWN | Flag::READ_ONLY);
+    assert_eq!((fenced.lsn, fenced.mark), (next, 1));
+    bench.join(&maker, 1);
+    assert!(
+        bench.member.state().spilled,
+        "a late copy of its join changes nothing"
+    );
+    let joined = bench.join(&maker, 2);
+    assert_eq!((joined.kind, joined.mark), (FrameKind::Ack, 2));
+    assert_eq!(bench.member.incarnation(), INCARNATION);
+    assert!(!bench.member.state().spilled && bench.member.state().joined);
+}
+
+#[test]
+fn a_window_of_a_file_must_match_what_its_member_remembers() {
+    let mut maker = RecordMaker::new(1);
+    let mut bench = Bench::joined(&maker);
+    let (at, first) = (maker.link.lsn, maker.record(b"one"));
+    bench.append(&maker, at, Lsn(0), &first);
+    bench.member.freeze();
+    let member = Member::of_file(JOURNAL, (INCARNATION, INCARNATION), *bench.member.state());
+    assert!(!member.has_window_in(&Ring::default()));
+    assert!(member.has_window_in(&bench.ring));
+    bench.ring.write(at.plus(20), b"x");
+    assert!(!member.has_window_in(&bench.ring));
+}

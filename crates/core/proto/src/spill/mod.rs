@@ -18,6 +18,13 @@
 //! survives a second loss of power.
 //!
 //! So nothing depends on the file's removal, and a power supply that fails twice costs nothing.
+//!
+//! The window of a client that is silent for long gets a file of its own while the lender serves others:
+//! [`SilentWindow`].
+
+mod silent;
+
+pub use silent::{BindAnswer, FileVerdict, SilentWindow, WindowPlace, judge_file};
 
 use crate::id::Incarnation;
 use crate::planted::{FaultSwitch, PlantedFault};
