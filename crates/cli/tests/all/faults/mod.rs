@@ -25,5 +25,6 @@ mod pause;
 mod power;
 mod refused;
 mod shared_cast;
+mod silent;
 mod spill;
 mod worker;
