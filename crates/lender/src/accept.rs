@@ -235,8 +235,12 @@ fn greet(
         };
     }
     if let Some(ticket) = greeting.question {
-        let Some(report) = shared.desk.take(ticket) else {
+        let Some(bodies) = shared.desk.take(ticket) else {
             return GreetOutcome::Rests;
+        };
+        let report = match kind {
+            ListenerKind::Operator => bodies.for_operator,
+            _ => bodies.for_clients,
         };
         greeting.question = None;
         let mut header = FrameHeader::new(FrameKind::Report);

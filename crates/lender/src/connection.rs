@@ -376,7 +376,7 @@ impl Connection {
         let mut header = FrameHeader::new(FrameKind::Report);
         header.sender = turn.shared.incarnation().0;
         self.queue_ack()?;
-        self.queue(&header, &report)?;
+        self.queue(&header, &report.for_clients)?;
         self.outbox.flush(turn.now)?;
         Ok(!self.outbox.is_blocked())
     }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use netram_clients::{ClientAccount, OverLimit};
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
+use netram_proto::limit::JOURNAL_NAME_BYTES_MAX;
 use netram_proto::member::{Member, MemberReply, MemberState, Window};
 use netram_proto::multicast::{Reassembly, ReassemblyVerdict};
 use netram_proto::session::side_work::SideWork;
@@ -64,7 +65,7 @@ impl MemberJournal {
     #[cold]
     pub(crate) fn pay_by(&mut self, client: &Arc<ClientAccount>) -> Result<(), OverLimit> {
         self.memory.pay_by(client)?;
-        self.stats.set_client(client.name());
+        self.stats.set_names(self.memory.names());
         Ok(())
     }
 
@@ -143,12 +144,13 @@ impl MemberJournal {
             self.written = true;
             self.note_contact();
         }
-        let after = self.member.state();
+        let after = *self.member.state();
         if (after.epoch, after.writer) != (before.epoch, before.writer) {
             tracing::debug!(journal = %self.id, epoch = %after.epoch, writer = %after.writer, "fenced by a new writer");
         }
         let join_of = |state: &MemberState| (state.window_epoch, state.generation);
-        if after.joined && join_of(after) != join_of(&before) {
+        if after.joined && join_of(&after) != join_of(&before) {
+            self.note_name(frame.body);
             tracing::debug!(journal = %self.id, window_bytes = self.memory.capacity(), from = %after.trim, "joined");
         }
         if after.ended && !before.ended {
@@ -158,9 +160,19 @@ impl MemberJournal {
             tracing::debug!(journal = %self.id, "window released");
         }
         // A refused join releases memory without any state to save.
-        self.stats.publish(after, self.memory.capacity());
+        self.stats.publish(&after, self.memory.capacity());
         self.stats.set_on_disk(self.memory.is_on_disk());
         reply
+    }
+
+    /// Notes what the client calls the journal, which follows the window's size in a `Join`.
+    fn note_name(&mut self, body: &[u8]) {
+        let name = body.get(8..).filter(|name| name.len() <= JOURNAL_NAME_BYTES_MAX);
+        let name = name.and_then(|name| std::str::from_utf8(name).ok());
+        if let Some(name) = name.filter(|name| !name.contains(char::is_control)) {
+            self.memory.set_name(name);
+            self.stats.set_names(self.memory.names());
+        }
     }
 
     /// Saves the member's state. Answers must not be sent before.
@@ -271,7 +283,7 @@ impl ShardJournals {
         let stats = self.shared.list(id);
         stats.last_contact.store(memory.last_contact(), Relaxed);
         stats.publish(member.state(), memory.capacity());
-        stats.set_client(&memory.payer());
+        stats.set_names(memory.names());
         stats.set_on_disk(memory.is_on_disk());
         memory.offer();
         let journal = MemberJournal {

@@ -10,7 +10,7 @@ use netram_proto::member::{MemberState, ReserveError, Window};
 use netram_proto::spill::{SilentWindow, WindowPlace};
 use netram_proto::wire::{ClientResource, RefusalReason};
 
-use crate::slot::{Slot, SlotState};
+use crate::slot::{JournalNames, Slot, SlotState};
 use crate::store::WindowStore;
 use crate::sys::StoreSlice;
 
@@ -93,7 +93,7 @@ impl JournalMemory {
     pub(crate) fn payer(&self) -> String {
         match &self.payment {
             Some(payment) => payment.slot.account().name().to_owned(),
-            None => self.slot.payer(self.saved.journal),
+            None => self.slot.names(self.saved.journal).payer,
         }
     }
 
@@ -118,10 +118,23 @@ impl JournalMemory {
             slot: account.take(ClientResource::Journals, 1)?,
             window: account.take(ClientResource::Memory, self.lent_bytes())?,
         });
-        if self.slot.payer(self.saved.journal) != account.name() {
+        if self.slot.names(self.saved.journal).payer != account.name() {
             self.slot.write_payer(self.saved.journal, account.name());
         }
         Ok(())
+    }
+
+    /// The names of the journal.
+    pub(crate) fn names(&self) -> JournalNames {
+        self.slot.names(self.saved.journal)
+    }
+
+    /// Notes what the client calls the journal.
+    #[cold]
+    pub(crate) fn set_name(&mut self, name: &str) {
+        if self.slot.names(self.saved.journal).name != name {
+            self.slot.write_name(self.saved.journal, name);
+        }
     }
 
     /// Bytes of the chunks of the window.

@@ -196,6 +196,9 @@ pub struct JournalReport {
     /// Name of the client that pays for the journal; empty without named clients.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub client: String,
+    /// The name that the client has given it: its machine and directory. Only the lender's operator is told.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
     /// Bytes of the window; zero if there is none.
     pub window_bytes: u64,
     /// Bytes held.
@@ -423,6 +426,13 @@ impl StatusReport {
         body
     }
 
+    /// The report without what only the lender's operator is told.
+    #[must_use]
+    pub fn for_clients(mut self) -> StatusReport {
+        self.journals.iter_mut().for_each(|journal| journal.name.clear());
+        self
+    }
+
     /// Parses a report frame's body.
     ///
     /// # Errors
@@ -453,6 +463,7 @@ mod tests {
             on_disk: true,
             earlier: EarlierFields::default(),
             client: "c".repeat(32),
+            name: "n".repeat(64),
             window_bytes: u64::MAX,
             used_bytes: u64::MAX,
             last_append_age_ms: Some(u64::MAX),

@@ -25,6 +25,14 @@ pub(crate) struct ReportDesk {
     done: AtomicU64,
 }
 
+/// A report as frames' bodies.
+#[derive(Clone, Default)]
+pub(crate) struct ReportBodies {
+    pub(crate) for_clients: Arc<[u8]>,
+    /// With the names of journals.
+    pub(crate) for_operator: Arc<[u8]>,
+}
+
 #[derive(Default)]
 struct Questions {
     /// Number of reports begun so far.
@@ -33,8 +41,8 @@ struct Questions {
     wanted: u64,
     /// Indices of the wakers of the threads that wait.
     waiting: Vec<usize>,
-    /// The newest report, as a frame's body.
-    body: Arc<[u8]>,
+    /// The newest report.
+    report: ReportBodies,
     stopping: bool,
 }
 
@@ -50,9 +58,9 @@ impl ReportDesk {
         ReportTicket(questions.wanted)
     }
 
-    /// The report for this ticket as a frame's body, once it is there. A few nanoseconds until then.
-    pub(crate) fn take(&self, ticket: ReportTicket) -> Option<Arc<[u8]>> {
-        (self.done.load(Ordering::Acquire) >= ticket.0).then(|| Arc::clone(&self.lock().body))
+    /// The report for this ticket, once it is there. A few nanoseconds until then.
+    pub(crate) fn take(&self, ticket: ReportTicket) -> Option<ReportBodies> {
+        (self.done.load(Ordering::Acquire) >= ticket.0).then(|| self.lock().report.clone())
     }
 
     pub(crate) fn stop(&self) {
@@ -82,7 +90,11 @@ impl ReportDesk {
 
     /// Builds the report that was begun, and wakes those who wait for it.
     fn finish(&self, shared: &DaemonState) {
-        let waiting = self.publish(shared.report().to_frame_body().into());
+        let report = shared.report();
+        let waiting = self.publish(ReportBodies {
+            for_operator: report.clone().to_frame_body().into(),
+            for_clients: report.for_clients().to_frame_body().into(),
+        });
         for waker in waiting {
             if let Err(error) = shared.wakers[waker].wake() {
                 panic!("cannot wake a thread that waits for a report: {error}");
@@ -124,9 +136,9 @@ impl ReportDesk {
 
     /// Makes the report that was begun last the newest one. Returns the wakers of those who may wait for it.
     /// They stay noted if a client has asked since it was begun: the next report must wake its thread, too.
-    fn publish(&self, body: Arc<[u8]>) -> Vec<usize> {
+    fn publish(&self, report: ReportBodies) -> Vec<usize> {
         let mut questions = self.lock();
-        questions.body = body;
+        questions.report = report;
         self.done.store(questions.begun, Ordering::Release);
         match questions.wanted > questions.begun {
             true => questions.waiting.clone(),
@@ -168,6 +180,18 @@ fn drop_spill(shared: &DaemonState) -> bool {
 mod tests {
     use super::*;
 
+    fn report(body: &[u8]) -> ReportBodies {
+        let [for_clients, for_operator] = [Arc::from(body), Arc::from(body)];
+        ReportBodies {
+            for_clients,
+            for_operator,
+        }
+    }
+
+    fn body(taken: Option<ReportBodies>) -> Option<Arc<[u8]>> {
+        taken.map(|report| report.for_clients)
+    }
+
     #[test]
     fn a_report_answers_only_questions_from_before_it_was_begun() {
         let desk = ReportDesk::default();
@@ -175,19 +199,19 @@ mod tests {
         assert!(desk.take(first).is_none());
         assert!(desk.await_event(None) && desk.begin());
         let late = desk.ask(4);
-        assert_eq!(desk.publish(Arc::from(&b"one"[..])), [3, 4]);
-        assert_eq!(desk.take(first).as_deref(), Some(&b"one"[..]));
+        assert_eq!(desk.publish(report(b"one")), [3, 4]);
+        assert_eq!(body(desk.take(first)).as_deref(), Some(&b"one"[..]));
         assert!(
             desk.take(late).is_none(),
             "it was asked while the first was built"
         );
         assert!(desk.await_event(None) && desk.begin());
         assert_eq!(
-            desk.publish(Arc::from(&b"two"[..])),
+            desk.publish(report(b"two")),
             [3, 4],
             "who asked late is woken again"
         );
-        assert_eq!(desk.take(late).as_deref(), Some(&b"two"[..]));
+        assert_eq!(body(desk.take(late)).as_deref(), Some(&b"two"[..]));
         assert!(desk.lock().waiting.is_empty(), "nobody waits any more");
     }
 
@@ -196,7 +220,7 @@ mod tests {
         let desk = ReportDesk::default();
         let tickets: Vec<ReportTicket> = (0..1000).map(|_| desk.ask(0)).collect();
         assert!(desk.await_event(None) && desk.begin());
-        assert_eq!(desk.publish(Arc::from(&b"all"[..])), [0]);
+        assert_eq!(desk.publish(report(b"all")), [0]);
         assert!(tickets.iter().all(|ticket| desk.take(*ticket).is_some()));
         desk.stop();
         assert!(!desk.await_event(None), "none is wanted");

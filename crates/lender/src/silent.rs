@@ -229,7 +229,7 @@ mod tests {
         let windows = SilentWindows::default();
         let copy = WindowCopy {
             state: Default::default(),
-            payer: String::new(),
+            names: Default::default(),
             chunks: Vec::new(),
         };
         windows.add(WindowJob::Write(copy));

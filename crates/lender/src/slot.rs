@@ -25,20 +25,22 @@
 //! 256    signature of the fence, 64 bytes, if `signed` is 1
 //! 320    the same, if `signed` is 2
 //! 384    who pays: bytes of the name, 1; the name, 32; CRC32C of both and of `journal`, 4
+//! 421    what the client calls it: bytes of the name, 1; the name, 64; CRC32C as before, 4
 //! 512    numbers of the window's chunks, four bytes each
 //! ```
 //!
 //! The copies are written alternately, so a process killed between any two stores leaves one that is valid.
 //! The chunk numbers are stored once: they change only while no valid copy refers to them. A new signature is
 //! written where the newest copy does not refer to. A release without signatures ignores them and stores
-//! zeros. The name of who pays is no part of a copy: a name that fails its check counts as none, and limits
-//! are all that depends on it.
+//! zeros. The names are no part of a copy: one that fails its check counts as none. Limits are all that depends
+//! on them.
 
 use netram_clients::file::NAME_BYTES_MAX;
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
+use netram_proto::limit::JOURNAL_NAME_BYTES_MAX;
 use netram_proto::member::MemberState;
 use netram_proto::owner::{FenceSignature, SIGNATURE_BYTES};
-use netram_proto::wire::crc32c;
+use netram_proto::wire::{Crc, crc32c};
 
 use crate::sys::StoreSlice;
 
@@ -47,14 +49,19 @@ const COPY_BYTES: usize = 128;
 const CRC_AT: usize = COPY_BYTES - 4;
 /// Offsets of the two places for a signature.
 const SIGNATURES_AT: [usize; 2] = [2 * COPY_BYTES, 2 * COPY_BYTES + SIGNATURE_BYTES];
-/// Offset of the name of the client that pays for the journal.
-const PAYER_AT: usize = SIGNATURES_AT[1] + SIGNATURE_BYTES;
-/// Bytes of the name's length and the name, and of these and their CRC.
-const PAYER_CHECKED: usize = 1 + NAME_BYTES_MAX;
-const PAYER_BYTES: usize = PAYER_CHECKED + 4;
+/// The name of the client that pays for the journal.
+const PAYER: NameField = NameField {
+    at: SIGNATURES_AT[1] + SIGNATURE_BYTES,
+    bytes_max: NAME_BYTES_MAX,
+};
+/// The name that the client has given the journal.
+const NAME: NameField = NameField {
+    at: PAYER.end(),
+    bytes_max: JOURNAL_NAME_BYTES_MAX,
+};
 /// Offset of the chunk numbers.
 const LIST_AT: usize = 512;
-const _: () = assert!(PAYER_AT + PAYER_BYTES <= LIST_AT);
+const _: () = assert!(NAME.end() <= LIST_AT);
 
 /// Bytes of a slot whose window has up to `chunks_max` chunks.
 pub(crate) const fn slot_bytes(chunks_max: u64) -> u64 {
@@ -197,26 +204,31 @@ impl Slot {
         };
     }
 
-    /// The name of the client that pays for `journal`; empty if there is none.
-    pub(crate) fn payer(&self, journal: JournalId) -> String {
-        let bytes = self.region.bytes(PAYER_AT, PAYER_BYTES);
-        let (checked, crc) = bytes.split_at(PAYER_CHECKED);
-        let name = checked[1..].get(..usize::from(checked[0])).unwrap_or(&[]);
-        match crc == payer_crc(checked, journal) {
-            true => String::from_utf8_lossy(name).into_owned(),
-            false => String::new(),
+    /// The names of `journal`; one that was never stored is empty.
+    pub(crate) fn names(&self, journal: JournalId) -> JournalNames {
+        JournalNames {
+            payer: PAYER.read(&self.region, journal),
+            name: NAME.read(&self.region, journal),
         }
     }
 
     /// Stores the name of the client that pays for `journal`: at most [`NAME_BYTES_MAX`] bytes.
     #[cold]
     pub(crate) fn write_payer(&mut self, journal: JournalId, name: &str) {
-        let mut bytes = [0; PAYER_BYTES];
-        bytes[0] = name.len() as u8;
-        bytes[1..=name.len()].copy_from_slice(name.as_bytes());
-        let crc = payer_crc(&bytes[..PAYER_CHECKED], journal);
-        bytes[PAYER_CHECKED..].copy_from_slice(&crc);
-        self.region.write(PAYER_AT, &bytes);
+        PAYER.write(&mut self.region, journal, name);
+    }
+
+    /// Stores what the client calls `journal`: at most [`JOURNAL_NAME_BYTES_MAX`] bytes.
+    #[cold]
+    pub(crate) fn write_name(&mut self, journal: JournalId, name: &str) {
+        NAME.write(&mut self.region, journal, name);
+    }
+
+    /// Stores both names.
+    #[cold]
+    pub(crate) fn write_names(&mut self, journal: JournalId, names: &JournalNames) {
+        self.write_payer(journal, &names.payer);
+        self.write_name(journal, &names.name);
     }
 
     fn read_list(&self, state: &SlotState) -> Option<Vec<u32>> {
@@ -274,11 +286,51 @@ impl Slot {
     }
 }
 
-fn payer_crc(checked: &[u8], journal: JournalId) -> [u8; 4] {
-    let mut bytes = [0; PAYER_CHECKED + 16];
-    bytes[..PAYER_CHECKED].copy_from_slice(checked);
-    bytes[PAYER_CHECKED..].copy_from_slice(&journal.0.to_le_bytes());
-    crc32c(&bytes).to_le_bytes()
+/// The names of a journal, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct JournalNames {
+    /// The client that pays for the journal, of those with names.
+    pub(crate) payer: String,
+    /// The name that the client has given it.
+    pub(crate) name: String,
+}
+
+/// The place of a name: its length, its bytes, and the CRC of both and of the journal.
+struct NameField {
+    at: usize,
+    bytes_max: usize,
+}
+
+impl NameField {
+    const fn end(&self) -> usize {
+        self.at + 1 + self.bytes_max + 4
+    }
+
+    fn crc(checked: &[u8], journal: JournalId) -> [u8; 4] {
+        let mut crc = Crc::new();
+        crc.update(checked);
+        crc.update(&journal.0.to_le_bytes());
+        crc.finish().to_le_bytes()
+    }
+
+    fn read(&self, region: &StoreSlice, journal: JournalId) -> String {
+        let bytes = region.bytes(self.at, self.end() - self.at);
+        let (checked, crc) = bytes.split_at(1 + self.bytes_max);
+        let name = checked[1..].get(..usize::from(checked[0])).unwrap_or(&[]);
+        match crc == NameField::crc(checked, journal) {
+            true => String::from_utf8_lossy(name).into_owned(),
+            false => String::new(),
+        }
+    }
+
+    fn write(&self, region: &mut StoreSlice, journal: JournalId, name: &str) {
+        let mut bytes = vec![0; 1 + self.bytes_max];
+        bytes[0] = name.len() as u8;
+        bytes[1..=name.len()].copy_from_slice(name.as_bytes());
+        let crc = NameField::crc(&bytes, journal);
+        bytes.extend_from_slice(&crc);
+        region.write(self.at, &bytes);
+    }
 }
 
 pub(crate) fn encode(sequence: u64, state: &SlotState, signature: &StoredSignature) -> [u8; COPY_BYTES] {

@@ -14,6 +14,7 @@ use netram_transport::{DropCounts, HandshakeError};
 use crate::report::{
     CounterReport, DepositReport, EarlierFields, JournalReport, JournalStateReport, StatusReport,
 };
+use crate::slot::JournalNames;
 use crate::sys::seconds_of_run;
 
 /// Number of refusal kinds, including one for unknown kinds.
@@ -210,13 +211,13 @@ pub(crate) struct JournalStats {
     /// The machine's uptime in seconds when a client last connected or disconnected; zero if unknown.
     pub(crate) last_contact: AtomicU64,
     pub(crate) sessions: AtomicU32,
-    /// Name of the client that pays.
-    client: Mutex<String>,
+    /// The client that pays, and the journal's name.
+    names: Mutex<JournalNames>,
 }
 
 impl JournalStats {
-    pub(crate) fn set_client(&self, name: &str) {
-        name.clone_into(&mut self.client.lock().unwrap_or_else(PoisonError::into_inner));
+    pub(crate) fn set_names(&self, names: JournalNames) {
+        *self.names.lock().unwrap_or_else(PoisonError::into_inner) = names;
     }
 
     pub(crate) fn publish(&self, state: &MemberState, window_bytes: u64) {
@@ -245,12 +246,14 @@ impl JournalStats {
         let (trim, held) = (self.trim.load(Relaxed), self.held.load(Relaxed));
         let window_bytes = self.window_bytes.load(Relaxed);
         let last_append = self.last_append.load(Relaxed);
+        let names = { self.names.lock().unwrap_or_else(PoisonError::into_inner) }.clone();
         JournalReport {
             id: id.to_string(),
             spilled: self.spilled.load(Relaxed),
             on_disk: self.on_disk.load(Relaxed),
             earlier: EarlierFields::default(),
-            client: { self.client.lock().unwrap_or_else(PoisonError::into_inner) }.clone(),
+            client: names.payer,
+            name: names.name,
             state: Some(JournalStateReport {
                 writer: WriterId(self.writer.load(Relaxed)),
                 epoch: Epoch(self.epoch.load(Relaxed)),

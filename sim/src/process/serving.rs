@@ -153,6 +153,7 @@ impl ServingState {
     pub(super) fn packet(&self, journal: JournalId, outgoing: &OutgoingFrame) -> Vec<u8> {
         match outgoing.body {
             FrameBody::Inline(bytes, length) => owners_packet(journal, &outgoing.header, &bytes[..length]),
+            FrameBody::Window(bytes) => packet_of(&outgoing.header, &bytes.to_le_bytes()),
             // In this world a key is its channel's number, which the header has.
             FrameBody::Channel(_) => packet_of(&outgoing.header, &[]),
             FrameBody::Log { from, bytes } => packet_of(&outgoing.header, &self.ring_bytes(from, bytes)),

@@ -248,6 +248,7 @@ impl RegionJournal {
     pub(super) fn packet(&self, outgoing: &OutgoingFrame) -> Vec<u8> {
         match outgoing.body {
             FrameBody::Inline(bytes, length) => owners_packet(self.id, &outgoing.header, &bytes[..length]),
+            FrameBody::Window(bytes) => packet_of(&outgoing.header, &bytes.to_le_bytes()),
             FrameBody::Log { from, bytes } => packet_of(&outgoing.header, &self.ring_bytes(from, bytes)),
             FrameBody::Channel(_) => unreachable!("nothing is multicast here"),
         }

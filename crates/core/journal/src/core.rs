@@ -18,6 +18,7 @@ use crate::copy::CopyState;
 use crate::disk_writer::{DiskWriter, SharedDiskWriter};
 use crate::file::DiskFile;
 use crate::links::{LenderLinkError, LenderLinks};
+use crate::name::journal_name;
 use crate::owner::JournalOwner;
 use crate::paths::{JournalLock, JournalPaths};
 use crate::reason::UncountedReason;
@@ -155,7 +156,7 @@ impl JournalState {
         let end = parts.end;
         let links = LenderLinks::new(
             parts.writer.lender_count(),
-            parts.owner.clone(),
+            (parts.owner.clone(), journal_name(parts.paths.root())),
             parts.multicast_sender,
         );
         let seed = parts.log.seed();

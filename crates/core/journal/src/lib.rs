@@ -57,6 +57,7 @@ pub mod inspect;
 mod journal;
 mod links;
 mod maintenance;
+mod name;
 pub mod open;
 pub mod orphan;
 pub mod owner;

@@ -17,6 +17,8 @@ use crate::sys::RingAppender;
 pub(crate) struct LenderLinks {
     slots: Vec<Slot>,
     owner: JournalOwner,
+    /// The journal's name for the operators of its lenders.
+    name: String,
     multicast_sender: Option<MulticastSender>,
     /// Datagrams sent and refused so far.
     pub(crate) multicast_sent: SendCounts,
@@ -50,10 +52,15 @@ pub(crate) enum LenderLinkError {
 }
 
 impl LenderLinks {
-    pub(crate) fn new(count: usize, owner: JournalOwner, sender: Option<MulticastSender>) -> LenderLinks {
+    pub(crate) fn new(
+        count: usize,
+        (owner, name): (JournalOwner, String),
+        sender: Option<MulticastSender>,
+    ) -> LenderLinks {
         LenderLinks {
             slots: (0..count).map(|_| Slot::default()).collect(),
             owner,
+            name,
             multicast_sender: sender,
             multicast_sent: SendCounts::default(),
             log_again_at: Time(0),
@@ -163,7 +170,13 @@ impl LenderLinks {
         let stale = |outgoing: &mut OutgoingFrame| matches!(outgoing.body, FrameBody::Channel(number) if number != writer.channel());
         slot.waiting.take_if(stale);
         while let Some(outgoing) = slot.waiting.take().or_else(|| writer.next_frame(index, now)) {
-            match queue(link, &outgoing, &self.owner, ring, &mut self.multicast_sender) {
+            match queue(
+                link,
+                &outgoing,
+                (&self.owner, &self.name),
+                ring,
+                &mut self.multicast_sender,
+            ) {
                 Ok(true) => queued = true,
                 Ok(false) => {
                     writer.on_overtaken(index, now);
@@ -188,12 +201,16 @@ impl LenderLinks {
 fn queue(
     link: &mut Link,
     outgoing: &OutgoingFrame,
-    owner: &JournalOwner,
+    (owner, name): (&JournalOwner, &str),
     ring: &RingAppender,
     sender: &mut Option<MulticastSender>,
 ) -> Result<bool, LinkError> {
     match &outgoing.body {
         FrameBody::Inline(bytes, length) => owner.queue(link, &outgoing.header, &bytes[..*length])?,
+        FrameBody::Window(bytes) => {
+            let body = [&bytes.to_le_bytes(), name.as_bytes()].concat();
+            link.queue(&[&outgoing.header.encode(body.len()), &body])?;
+        }
         FrameBody::Channel(number) => match sender {
             Some(sender) => {
                 let tune = Zeroizing::new(sender.invite(*number).encode());

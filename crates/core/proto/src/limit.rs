@@ -16,6 +16,8 @@ pub const DOMAIN_BYTES_MAX: usize = 64;
 /// Maximum length of the text that says who claimed a journal, in bytes. Bounded so that a view with it fits
 /// its slot.
 pub const NOTE_BYTES_MAX: usize = 96;
+/// Maximum bytes of a journal's name, by which a lender's operator knows it: its machine and directory.
+pub const JOURNAL_NAME_BYTES_MAX: usize = 64;
 
 /// Size of a frame's header, in bytes.
 pub const FRAME_HEADER_BYTES: usize = 40;

@@ -132,7 +132,7 @@ impl JournalMemory {
     fn copy(&self) -> WindowCopy {
         WindowCopy {
             state: self.saved,
-            payer: self.payer(),
+            names: self.names(),
             chunks: self.chunks.iter().map(|chunk| chunk.index).collect(),
         }
     }

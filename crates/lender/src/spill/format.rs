@@ -12,44 +12,49 @@
 //! 304  when it was written, in seconds of the machine's uptime, 8
 //! 4092 CRC32C of the rest
 //!
-//! entry, 256 bytes
+//! entry, 320 bytes
 //!   0  the newest copy of the journal's slot, 128
 //! 128  signature of its fence, 64
-//! 192  who pays: bytes of the name, 1; the name, 32
-//! 225  zeros
-//! 232  number of the file, 8
-//! 240  bytes of the window that follow, 8
-//! 248  zeros
-//! 252  CRC32C of the rest, 4
+//! 192  number of the file, 8
+//! 200  bytes of the window that follow, 8
+//! 208  who pays: bytes of the name, 1; the name, 32
+//! 241  what the client calls it: bytes of the name, 1; the name, 64
+//! 306  zeros
+//! 316  CRC32C of the rest, 4
 //! bytes of the window, then CRC32C of the file's number and these, 4
 //! ```
 //!
 //! The bytes are `trim..held`, as they were on the wire. The chunks that a slot's copy names mean nothing
-//! here.
+//! here. A window without chunks is in a file of its own.
 
 use netram_clients::file::NAME_BYTES_MAX;
 use netram_proto::id::Incarnation;
+use netram_proto::limit::JOURNAL_NAME_BYTES_MAX;
 use netram_proto::owner::{FenceSignature, SIGNATURE_BYTES};
 use netram_proto::wire::{Crc, crc32c};
 
-use crate::slot::{SlotState, StoredSignature, decode, encode};
+use crate::slot::{JournalNames, SlotState, StoredSignature, decode, encode};
 
 /// Bytes of the head.
 pub(crate) const HEAD_BYTES: usize = 4096;
 /// Bytes of an entry.
-pub(crate) const ENTRY_BYTES: usize = 256;
+pub(crate) const ENTRY_BYTES: usize = 320;
 /// Bytes of a lender's longest name.
 pub(crate) const LENDER_NAME_BYTES_MAX: usize = 255;
 const MAGIC: [u8; 8] = *b"NETRAMSP";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes of the checksum behind a window's bytes.
 pub(crate) const CRC_BYTES: usize = 4;
 /// Offset of the machine's uptime in the head.
 const UPTIME_AT: usize = 304;
 const _: () = assert!(49 + LENDER_NAME_BYTES_MAX <= UPTIME_AT);
 const SIGNATURE_AT: usize = 128;
-const PAYER_AT: usize = SIGNATURE_AT + SIGNATURE_BYTES;
-const _: () = assert!(PAYER_AT + 1 + NAME_BYTES_MAX <= 232);
+const NUMBER_AT: usize = SIGNATURE_AT + SIGNATURE_BYTES;
+const BYTES_AT: usize = NUMBER_AT + 8;
+const PAYER_AT: usize = BYTES_AT + 8;
+const NAME_AT: usize = PAYER_AT + 1 + NAME_BYTES_MAX;
+const CRC_AT: usize = ENTRY_BYTES - CRC_BYTES;
+const _: () = assert!(NAME_AT + 1 + JOURNAL_NAME_BYTES_MAX <= CRC_AT);
 
 /// The head of a spill.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,7 +131,7 @@ impl SpillHead {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SpillEntry {
     pub(crate) state: SlotState,
-    pub(crate) payer: String,
+    pub(crate) names: JournalNames,
     /// Bytes of the window that follow.
     pub(crate) bytes: u64,
 }
@@ -136,29 +141,36 @@ impl SpillEntry {
         let mut bytes = [0; ENTRY_BYTES];
         let signature = self.state.member.signature;
         bytes[..SIGNATURE_AT].copy_from_slice(&encode(1, &self.state, &StoredSignature::default()));
-        bytes[SIGNATURE_AT..PAYER_AT].copy_from_slice(&signature.0);
-        let name = self.payer.as_bytes();
-        bytes[PAYER_AT] = name.len() as u8;
-        bytes[PAYER_AT + 1..PAYER_AT + 1 + name.len()].copy_from_slice(name);
-        bytes[232..240].copy_from_slice(&number.to_le_bytes());
-        bytes[240..248].copy_from_slice(&self.bytes.to_le_bytes());
-        let crc = crc32c(&bytes[..252]);
-        bytes[252..].copy_from_slice(&crc.to_le_bytes());
+        bytes[SIGNATURE_AT..NUMBER_AT].copy_from_slice(&signature.0);
+        bytes[NUMBER_AT..BYTES_AT].copy_from_slice(&number.to_le_bytes());
+        bytes[BYTES_AT..PAYER_AT].copy_from_slice(&self.bytes.to_le_bytes());
+        for (at, name) in [(PAYER_AT, &self.names.payer), (NAME_AT, &self.names.name)] {
+            bytes[at] = name.len() as u8;
+            bytes[at + 1..][..name.len()].copy_from_slice(name.as_bytes());
+        }
+        let crc = crc32c(&bytes[..CRC_AT]);
+        bytes[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
     /// The entry in these bytes of file `number`; `None` if they fail their check or are another file's.
     pub(crate) fn decode(bytes: &[u8; ENTRY_BYTES], number: u64) -> Option<SpillEntry> {
-        if u32_at(bytes, 252) != crc32c(&bytes[..252]) || u64_at(bytes, 232) != number {
+        if u32_at(bytes, CRC_AT) != crc32c(&bytes[..CRC_AT]) || u64_at(bytes, NUMBER_AT) != number {
             return None;
         }
         let mut state = decode(&bytes[..SIGNATURE_AT])?.state;
-        state.member.signature = FenceSignature::parse(&bytes[SIGNATURE_AT..PAYER_AT])?;
-        let name = bytes[PAYER_AT + 1..PAYER_AT + 1 + NAME_BYTES_MAX].get(..usize::from(bytes[PAYER_AT]))?;
+        state.member.signature = FenceSignature::parse(&bytes[SIGNATURE_AT..NUMBER_AT])?;
+        let name = |at: usize, bytes_max: usize| {
+            let name = bytes[at + 1..][..bytes_max].get(..usize::from(bytes[at]))?;
+            Some(String::from_utf8_lossy(name).into_owned())
+        };
         Some(SpillEntry {
             state,
-            payer: String::from_utf8_lossy(name).into_owned(),
-            bytes: u64_at(bytes, 240),
+            names: JournalNames {
+                payer: name(PAYER_AT, NAME_BYTES_MAX)?,
+                name: name(NAME_AT, JOURNAL_NAME_BYTES_MAX)?,
+            },
+            bytes: u64_at(bytes, BYTES_AT),
         })
     }
 }
@@ -210,7 +222,10 @@ mod tests {
                 last_contact: 77,
                 incarnation: Incarnation(6),
             },
-            payer: "a".repeat(NAME_BYTES_MAX),
+            names: JournalNames {
+                payer: "a".repeat(NAME_BYTES_MAX),
+                name: "b".repeat(JOURNAL_NAME_BYTES_MAX),
+            },
             bytes: 100,
         }
     }

@@ -6,7 +6,7 @@ use std::io;
 
 use netram_proto::id::Lsn;
 
-use crate::slot::{Slot, SlotContents, SlotState};
+use crate::slot::{JournalNames, Slot, SlotContents, SlotState};
 use crate::superblock::{SUPERBLOCK_BYTES, StoreGeometry};
 use crate::sys::StoreSlice;
 
@@ -20,7 +20,7 @@ pub(crate) struct StoreLayout<'a> {
 pub(crate) struct FoundJournal {
     pub(crate) slot: Slot,
     pub(crate) state: SlotState,
-    pub(crate) payer: String,
+    pub(crate) names: JournalNames,
     pub(crate) chunks: Vec<u32>,
 }
 
@@ -65,7 +65,7 @@ impl<'a> StoreLayout<'a> {
             match slot.find() {
                 SlotContents::Empty => (),
                 SlotContents::Journal(state, chunks) => found.push(FoundJournal {
-                    payer: slot.payer(state.journal),
+                    names: slot.names(state.journal),
                     slot,
                     state,
                     chunks,

@@ -192,7 +192,7 @@ pub(super) fn load_window(
 
 fn fill_slot(mut slot: Slot, entry: SpillEntry, chunks: &[u32], head: &SpillHead) {
     let list_crc = slot.write_list(chunks.iter().copied());
-    slot.write_payer(entry.state.journal, &entry.payer);
+    slot.write_names(entry.state.journal, &entry.names);
     slot.save(&SlotState {
         chunks: chunks.len() as u32,
         list_crc,

@@ -19,7 +19,7 @@ use super::layout::StoreLayout;
 use super::load::{is_plausible, load_window};
 use super::write::{KeptJournal, write_file};
 use super::{joined_bytes, unix_seconds};
-use crate::slot::SlotState;
+use crate::slot::{JournalNames, SlotState};
 use crate::superblock::StoreGeometry;
 use crate::sys::seconds_of_run;
 
@@ -29,7 +29,7 @@ const SUFFIX: &str = ".window";
 /// A window's state, and the chunks that its bytes are in or go to.
 pub(crate) struct WindowCopy {
     pub(crate) state: SlotState,
-    pub(crate) payer: String,
+    pub(crate) names: JournalNames,
     pub(crate) chunks: Vec<u32>,
 }
 
@@ -86,7 +86,7 @@ impl SpillDirectory {
         let next = format!("{name}.next");
         let path = self.path().join(&name);
         let layout = StoreLayout::new(store, geometry);
-        let kept = KeptJournal::new(copy.state, copy.payer, copy.chunks);
+        let kept = KeptJournal::new(copy.state, copy.names, copy.chunks);
         let written = self.create(&next).and_then(|file| {
             write_file(&layout, incarnation, &[kept], self.lender(), (&file, None))?;
             Ok(rustix::fs::renameat(

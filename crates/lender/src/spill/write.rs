@@ -14,7 +14,7 @@ use super::error::SpillError;
 use super::format::{CRC_BYTES, ENTRY_BYTES, HEAD_BYTES, SpillEntry, SpillHead, window_crc};
 use super::layout::StoreLayout;
 use super::{SpillReport, joined_bytes, unix_seconds};
-use crate::slot::SlotState;
+use crate::slot::{JournalNames, SlotState};
 use crate::superblock::{StoreSuperblock, fresh_incarnation};
 use crate::sys::seconds_of_run;
 
@@ -26,13 +26,13 @@ pub(super) struct KeptJournal {
 
 impl KeptJournal {
     /// A journal whose window is in these chunks; without chunks it has none, or has it in a file of its own.
-    pub(super) fn new(state: SlotState, payer: String, chunks: Vec<u32>) -> KeptJournal {
+    pub(super) fn new(state: SlotState, names: JournalNames, chunks: Vec<u32>) -> KeptJournal {
         let bytes = match chunks.is_empty() {
             true => 0,
             false => joined_bytes(&state.member),
         };
         KeptJournal {
-            entry: SpillEntry { state, payer, bytes },
+            entry: SpillEntry { state, names, bytes },
             chunks,
         }
     }
@@ -94,7 +94,7 @@ fn kept_journals(layout: &StoreLayout<'_>) -> io::Result<Vec<KeptJournal>> {
         .into_iter()
         .filter(|found| !found.state.member.may_be_forgotten());
     Ok(kept
-        .map(|found| KeptJournal::new(found.state, found.payer, found.chunks))
+        .map(|found| KeptJournal::new(found.state, found.names, found.chunks))
         .collect())
 }
 

@@ -148,7 +148,7 @@ fn take_up_unknown(
             path: path.unwrap_or_default(),
         });
     };
-    slot.write_payer(state.journal, &found.entry.payer);
+    slot.write_names(state.journal, &found.entry.names);
     slot.save(&state);
     Ok(OccupiedSlot {
         slot,

@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use crate::common::{
-    PATIENCE, ReceivedFrame, START, TestWriter, WINDOW, config, dial, memory_dir, receive, send, socket,
-    start,
+    JOURNAL_NAME, PATIENCE, ReceivedFrame, START, TestWriter, WINDOW, config, dial, memory_dir,
+    operators_status, receive, send, socket, start,
 };
 use netram_lender::{Lender, LenderConfig, operator_path};
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
@@ -242,6 +242,8 @@ fn others_are_told_sizes_and_ages_only() {
     ];
     assert_eq!(names, all);
     assert_eq!(journal["window_bytes"], WINDOW);
+    let told = &operators_status(&dir).journals[0];
+    assert_eq!(told.name, JOURNAL_NAME, "the lender's operator is told");
 }
 
 /// The operator may end any journal under its last fence, and fence none.

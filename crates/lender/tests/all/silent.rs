@@ -9,7 +9,9 @@ use netram_proto::id::{JournalId, Lsn};
 use netram_proto::wire::{Flag, FrameKind, RefusalReason};
 use netram_transport::NetAddress;
 
-use crate::common::{START, TestWriter, WINDOW, dial, receive, status, until};
+use crate::common::{
+    JOURNAL_NAME, START, TestWriter, WINDOW, dial, operators_status, receive, status, until,
+};
 use crate::spill::Machine;
 
 const SILENCE: Duration = Duration::from_secs(1);
@@ -122,6 +124,8 @@ fn a_silent_clients_window_survives_a_loss_of_power() {
     let known = report(&address, 7);
     assert_eq!((known.on_disk, known.window_bytes), (true, 0));
     assert_eq!(known.used_bytes, records.len() as u64);
+    let told = operators_status(&machine.memory);
+    assert_eq!(told.journals[0].name, JOURNAL_NAME);
     let back = returns(&address, 7, 3);
     assert_eq!(back.incarnation, incarnation.0, "the view names this one");
     drop(back);

@@ -1,14 +1,16 @@
 //! `netram lender list`: the journals at lenders, and which of them nobody has used for long.
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use netram_lender::JournalReport;
 use serde::Serialize;
 
-use super::{status, status_tables};
+use super::operator::{ToldLender, operator_sockets};
+use super::status::{self, LenderAnswer};
+use super::status_tables;
 use crate::options::{DurationArg, LenderAddresses, SecurityArgs};
 use crate::output;
 
@@ -22,7 +24,10 @@ use crate::output;
 /// A lender with --spill writes such windows to its disk (--spill-after), and lets others
 /// have their memory when they need it. It drops none of them by itself.
 ///
-/// Without an address it is the lender of this machine, at port 7420.
+/// Without an address the lenders of this machine are asked that run as this user. Their
+/// operator is also told what the clients call their journals: their machine and directory.
+/// Root sees the lenders of root and of the system's accounts, and with --user those of
+/// another user.
 ///
 ///   netram lender list --abandoned
 ///   netram lender list --abandoned --away 7days tcp://10.0.0.2:7420
@@ -33,6 +38,9 @@ pub struct ListJournals {
     lenders: LenderAddresses,
     #[command(flatten)]
     security: SecurityArgs,
+    /// User whose lenders on this machine are asked, by name or number; root only
+    #[arg(long, value_name = "USER", conflicts_with_all = ["flags", "plain"])]
+    user: Option<String>,
     /// Only windows whose clients have been away for as long as --away says
     #[arg(long)]
     abandoned: bool,
@@ -58,8 +66,7 @@ struct ListedJournal {
 
 impl ListJournals {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let lenders = self.lenders.all_or_local()?;
-        let answers = status::ask_all(&lenders, &self.security.security()?, self.timeout.0);
+        let answers = self.answers()?;
         let reports = || answers.iter().filter_map(|answer| answer.report.as_ref());
         let away = self.abandoned.then_some(self.away.0);
         let mut listed: Vec<ListedJournal> = reports()
@@ -93,6 +100,33 @@ impl ListJournals {
     }
 }
 
+impl ListJournals {
+    /// What the lenders of this machine tell their operator, or those with an address tell anyone.
+    fn answers(&self) -> Result<Vec<LenderAnswer>> {
+        let named = self.lenders.given();
+        if !named.is_empty() {
+            let security = self.security.security()?;
+            return Ok(status::ask_all(&named, &security, self.timeout.0));
+        }
+        let sockets = operator_sockets(self.user.as_deref())?;
+        if sockets.is_empty() {
+            bail!(
+                "no lender of {} runs on this machine: name an address, or as root another user (--user)",
+                self.user.as_deref().unwrap_or("this user")
+            );
+        }
+        let asked = sockets.into_iter().map(ToldLender::from).map(|lender| {
+            let deadline = Instant::now() + self.timeout.0;
+            let link = lender.connect(self.timeout.0);
+            LenderAnswer::of(
+                &lender.address,
+                link.and_then(|link| status::ask_over(link, deadline)),
+            )
+        });
+        Ok(asked.collect())
+    }
+}
+
 /// Whether the journal has a window here, and its client has been away for this long, or nobody knows when it
 /// was there.
 fn is_abandoned(journal: &JournalReport, away: Duration) -> bool {
@@ -109,16 +143,26 @@ fn show(listed: &[ListedJournal], abandoned: bool) -> Result<()> {
         };
         return output::line(nothing);
     }
-    let heads = ["journal", "lender", "client", "bytes", "window", "last heard"];
-    let mut table = output::table(&heads, 3);
+    let heads = [
+        "journal",
+        "lender",
+        "client",
+        "name",
+        "bytes",
+        "window",
+        "last heard",
+    ];
+    let mut table = output::table(&heads, 4);
+    let known = |name: &str| match name {
+        "" => "-".to_owned(),
+        name => name.to_owned(),
+    };
     for ListedJournal { lender, journal } in listed {
         table.add_row([
             journal.id.clone(),
             lender.clone(),
-            match journal.client.as_str() {
-                "" => "-".to_owned(),
-                name => name.to_owned(),
-            },
+            known(&journal.client),
+            known(&journal.name),
             output::bytes(journal.used_bytes),
             status_tables::window(journal),
             status_tables::last_contact(journal),

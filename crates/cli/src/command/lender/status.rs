@@ -67,6 +67,20 @@ pub(crate) struct LenderAnswer {
     pub(crate) error: Option<String>,
 }
 
+impl LenderAnswer {
+    pub(super) fn of(address: &NetAddress, answer: Result<StatusReport>) -> LenderAnswer {
+        let (report, error) = match answer {
+            Ok(report) => (Some(report), None),
+            Err(error) => (None, Some(output::sentence(&error))),
+        };
+        LenderAnswer {
+            address: address.to_string(),
+            report,
+            error,
+        }
+    }
+}
+
 impl ShowLenders {
     pub(super) fn run(self) -> Result<ExitCode> {
         let lenders = self.lenders.all_or_local()?;
@@ -101,15 +115,7 @@ pub(crate) fn ask_all(lenders: &[NetAddress], security: &Security, timeout: Dura
             .into_iter()
             .map(|(address, answer)| {
                 let answer = answer.join().unwrap_or_else(|_| bail!("asking it panicked"));
-                let (report, error) = match answer {
-                    Ok(report) => (Some(report), None),
-                    Err(error) => (None, Some(output::sentence(&error))),
-                };
-                LenderAnswer {
-                    address: address.to_string(),
-                    report,
-                    error,
-                }
+                LenderAnswer::of(address, answer)
             })
             .collect()
     })

@@ -17,6 +17,7 @@ use super::{members, scan_log, span};
 use crate::config::JournalConfig;
 use crate::error::JournalOpenError;
 use crate::file::DiskFile;
+use crate::name::machine_name;
 use crate::owner::JournalOwner;
 use crate::paths::JournalPaths;
 use crate::reason::RecoveryFailure;
@@ -324,8 +325,7 @@ fn command_name(mut arguments: impl Iterator<Item = String>) -> String {
 /// A note about the claiming program, shown to a writer that it fences.
 pub fn claim_note() -> ClaimNote {
     let command = command_name(std::env::args());
-    let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let by = format!("{command} on {} (process {})", machine.trim(), std::process::id());
+    let by = format!("{command} on {} (process {})", machine_name(), std::process::id());
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     ClaimNote::new(since.map_or(0, |since| since.as_secs()), &by)
 }

@@ -62,6 +62,9 @@ pub struct OutgoingFrame {
 pub enum FrameBody {
     /// The first bytes of the array, and their number.
     Inline([u8; 16], usize),
+    /// The body of a `Join` for a window of so many bytes. The driver adds the journal's name for people, at
+    /// most [`JOURNAL_NAME_BYTES_MAX`](crate::limit::JOURNAL_NAME_BYTES_MAX) bytes.
+    Window(u64),
     /// A [`ChannelInvite`](crate::multicast::ChannelInvite) for the channel of this number. The machine
     /// numbers channels; the driver holds their keys, and draws a new key for a new number.
     Channel(u32),
@@ -77,11 +80,4 @@ pub enum FrameBody {
 impl FrameBody {
     /// No body.
     pub const NONE: FrameBody = FrameBody::Inline([0; 16], 0);
-
-    /// A body of eight bytes.
-    pub(crate) fn u64(value: u64) -> FrameBody {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&value.to_le_bytes());
-        FrameBody::Inline(bytes, 8)
-    }
 }

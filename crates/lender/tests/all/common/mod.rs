@@ -6,7 +6,7 @@ pub(crate) mod owner;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use netram_lender::{Lender, LenderConfig, StatusReport};
+use netram_lender::{Lender, LenderConfig, StatusReport, operator_path};
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::limit::RECORD_HEADER_BYTES;
 use netram_proto::port::RecordKind;
@@ -17,6 +17,7 @@ use tempfile::TempDir;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const WINDOW: u64 = 64 * 1024;
 pub(crate) const START: Lsn = Lsn(64);
+pub(crate) const JOURNAL_NAME: &str = "db1:/var/lib/journal";
 
 /// A directory in memory, for stores and sockets.
 pub(crate) fn memory_dir() -> TempDir {
@@ -171,7 +172,7 @@ impl TestWriter {
         header.lsn = self.at.lsn;
         header.mark = self.at.chain;
         header.stable = Lsn(generation);
-        self.ask(header, &bytes.to_le_bytes())
+        self.ask(header, &[&bytes.to_le_bytes(), JOURNAL_NAME.as_bytes()].concat())
     }
 
     /// Frees the window of the first join.
@@ -241,6 +242,11 @@ impl TestWriter {
 
 pub(crate) fn status(address: &NetAddress) -> StatusReport {
     status_over(&mut dial(address))
+}
+
+/// What the lender with its memory in `dir` tells its operator.
+pub(crate) fn operators_status(dir: &TempDir) -> StatusReport {
+    status(&NetAddress::Unix(operator_path(&dir.path().join("store"))))
 }
 
 pub(crate) fn status_over(link: &mut Link) -> StatusReport {

@@ -126,7 +126,7 @@ impl JournalWriter {
         let (kind, body) = match control {
             ControlFrame::Bind => (FrameKind::Bind, bind_body(self.journal)),
             ControlFrame::Fence => (FrameKind::Fence, FrameBody::NONE),
-            ControlFrame::Join => (FrameKind::Join, FrameBody::u64(self.config.window_bytes)),
+            ControlFrame::Join => (FrameKind::Join, FrameBody::Window(self.config.window_bytes)),
             ControlFrame::Leave | ControlFrame::LeaveClean => (FrameKind::Leave, FrameBody::NONE),
             ControlFrame::Invite => (FrameKind::Invite, FrameBody::Channel(channel)),
         };

@@ -192,6 +192,7 @@ impl MulticastBench {
     pub(super) fn packet(&self, outgoing: &OutgoingFrame) -> FramePacket {
         let body = match outgoing.body {
             FrameBody::Inline(bytes, length) => bytes[..length].to_vec(),
+            FrameBody::Window(bytes) => bytes.to_le_bytes().to_vec(),
             FrameBody::Channel(number) => number.to_le_bytes().to_vec(),
             FrameBody::Log { from, bytes } => self.log_bytes(from, bytes),
         };
