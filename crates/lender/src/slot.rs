@@ -32,8 +32,8 @@
 //! The copies are written alternately, so a process killed between any two stores leaves one that is valid.
 //! The chunk numbers are stored once: they change only while no valid copy refers to them. A new signature is
 //! written where the newest copy does not refer to. A release without signatures ignores them and stores
-//! zeros. The names are no part of a copy: one that fails its check counts as none. Limits are all that depends
-//! on them.
+//! zeros. The names are no part of a copy: one that fails its check counts as none, and only limits depend on
+//! them.
 
 use netram_clients::file::NAME_BYTES_MAX;
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
