@@ -15,6 +15,7 @@ use crate::check::rule02::MemberObserver;
 use crate::intruder;
 use crate::lender_spill::SpillDisk;
 use crate::named_clients::{self, NamedClients};
+use crate::reclaiming::MachineMemory;
 use crate::signatures::is_signed;
 use crate::silent_window::SilentFile;
 use crate::window_ring::WindowRing;
@@ -97,6 +98,8 @@ pub struct SimLender {
     pub remembers: bool,
     /// Whether it has forgotten this journal, which was over.
     pub has_forgotten: bool,
+    /// What it makes of its machine's memory.
+    pub(crate) memory: MachineMemory,
     /// Its clients, if they have names.
     pub(crate) clients: Option<NamedClients>,
     /// State of the oracles for this member.
@@ -133,6 +136,7 @@ impl SimLender {
             lost_memories: Vec::new(),
             remembers: false,
             has_forgotten: false,
+            memory: MachineMemory::default(),
             clients: None,
             observer: MemberObserver::default(),
         }
@@ -158,6 +162,7 @@ impl SimLender {
         self.crashes_in_append = false;
         self.withdrawn = false;
         self.member = None;
+        self.memory.restart();
         self.end_sessions();
         named_clients::stopped(self);
         self.boot += 1;
@@ -255,6 +260,7 @@ impl SimLender {
                 | SessionAction::Share
                 | SessionAction::Deposit
                 | SessionAction::Drain(_)
+                | SessionAction::Offer(_)
                 | SessionAction::Prove(_),
             )
             | Err(_) => PacketOutcome::Ended,

@@ -65,6 +65,7 @@ mod past_epochs;
 pub mod process;
 pub mod profile;
 mod queue;
+mod reclaiming;
 pub mod region;
 pub mod rng;
 pub mod runner;

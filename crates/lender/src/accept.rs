@@ -284,9 +284,8 @@ fn read_request(
             Some(Err(SessionError::NotOwner)) => return not_allowed(shared, link, NOT_OWNER),
             Some(Err(SessionError::NotOperator)) => return not_allowed(shared, link, NOT_OPERATOR),
             // The report answers it, which is begun after the order was given.
-            Some(Ok(SessionAction::Drain(drain))) => {
-                shared.power.leave_to_operator();
-                shared.order_drain(drain);
+            Some(Ok(order @ (SessionAction::Drain(_) | SessionAction::Offer(_)))) => {
+                obey(shared, order);
                 Some(SessionAction::Status)
             }
             Some(Ok(SessionAction::Data)) if shared.data.is_some() && kind != ListenerKind::Members => {
@@ -327,6 +326,18 @@ fn read_request(
             dismiss(shared, link, reason, why)
         }
     })
+}
+
+/// Obeys the operator.
+fn obey(shared: &DaemonState, order: SessionAction) {
+    match order {
+        SessionAction::Drain(drain) => {
+            shared.power.leave_to_operator();
+            shared.order_drain(drain);
+        }
+        SessionAction::Offer(bytes) => shared.order_offer(bytes),
+        _ => (),
+    }
 }
 
 const BAD_PROOF: &str =
@@ -419,7 +430,9 @@ fn refusal(kind: ListenerKind, action: Option<SessionAction>) -> (RefusalReason,
         Some(SessionAction::Bind(..) | SessionAction::Status) => {
             unreachable!("this listener binds journals and answers status requests")
         }
-        Some(SessionAction::Drain(_)) => unreachable!("it was obeyed, and is answered as a question"),
+        Some(SessionAction::Drain(_) | SessionAction::Offer(_)) => {
+            unreachable!("it was obeyed, and is answered as a question")
+        }
         Some(SessionAction::Member(_) | SessionAction::Invite(_) | SessionAction::Prove(_)) | None => (
             RefusalReason::Malformed,
             "client dropped: its first frame is invalid",

@@ -62,7 +62,7 @@ pub struct LenderConfig {
     pub huge_pages: bool,
     /// The processor that each shard is pinned to, in order; shards beyond the list are not pinned.
     pub pin: Vec<usize>,
-    /// When deposits are asked to give memory back.
+    /// When the lender gives memory back.
     pub watch: MemoryWatch,
     /// Limits on clients.
     pub limits: ClientLimits,
@@ -77,9 +77,11 @@ pub struct LenderConfig {
     pub spill_after: Option<Duration>,
 }
 
-/// When the machine counts as short of memory, so that deposits are asked to give some back.
+/// When the machine counts as short of memory, so that the lender gives some back.
 #[derive(Clone, Debug)]
 pub struct MemoryWatch {
+    /// Bytes that are lent whatever the machine lacks.
+    pub least: u64,
     /// Bytes of the machine's memory that must stay available; 0 disables this check.
     pub keep_free: u64,
     /// Maximum share of time, in hundredths of a percent, for which some program may wait for memory; 0
@@ -105,10 +107,22 @@ impl MemoryWatch {
     }
 }
 
+impl MemoryWatch {
+    /// Bytes that the machine can spare now.
+    fn idle(&self) -> u64 {
+        let meminfo = std::fs::read_to_string(self.proc.join("meminfo")).unwrap_or_default();
+        match bytes_of(&meminfo, "MemAvailable:") {
+            Some(available) if self.keep_free > 0 => available.saturating_sub(self.keep_free),
+            _ => u64::MAX,
+        }
+    }
+}
+
 impl Default for MemoryWatch {
     /// Disables both checks.
     fn default() -> MemoryWatch {
         MemoryWatch {
+            least: 0,
             keep_free: 0,
             waits: 0,
             calm: Duration::from_nanos(PRESSURE_CALM.0),
@@ -290,6 +304,9 @@ impl LenderConfig {
         if self.memory < WINDOW_BYTES_MIN || self.quota.is_some_and(|quota| quota < WINDOW_BYTES_MIN) {
             return bad("the memory and the quota", "16 KiB at least, the smallest window");
         }
+        if self.watch.least > self.memory {
+            return bad("the memory that is always lent", "at most all that is lent");
+        }
         if self.shards > SHARDS_MAX {
             return bad("the number of shards", "at most 64");
         }
@@ -312,6 +329,10 @@ impl LenderConfig {
                 None => free_path(&self.store_path()),
             },
             memory: self.memory,
+            set_aside: self
+                .watch
+                .idle()
+                .clamp(self.watch.least.min(self.memory), self.memory),
             chunk_bytes: self.chunk_bytes,
             quota: self.quota_bytes(),
             journals_max: self.journals_max,
@@ -395,6 +416,13 @@ mod tests {
             LenderConfig {
                 watch: MemoryWatch {
                     waits: 10_001,
+                    ..MemoryWatch::default()
+                },
+                ..good.clone()
+            },
+            LenderConfig {
+                watch: MemoryWatch {
+                    least: good.memory + 1,
                     ..MemoryWatch::default()
                 },
                 ..good.clone()

@@ -524,6 +524,7 @@ fn judge<'a>(session: &mut LenderSession, packet: &'a [u8]) -> Result<PacketRequ
             | SessionAction::Share
             | SessionAction::Deposit
             | SessionAction::Drain(_)
+            | SessionAction::Offer(_)
             | SessionAction::Prove(_),
         )
         | Err(_) => Err(ProtocolBreach),

@@ -11,6 +11,8 @@ use netram_proto::wire::{Flag, FrameHeader, FrameKind};
 /// A wish that clients move away, as sessions are told it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum WithdrawNotice {
+    /// The machine lacks memory: the client moves if another lender takes its window.
+    Reclaims,
     /// The lender serves on until its clients have moved.
     Drains,
     /// Its sessions end in a moment.
@@ -22,6 +24,7 @@ impl WithdrawNotice {
     pub(crate) fn frame(self, incarnation: u64) -> FrameHeader {
         FrameHeader {
             flags: match self {
+                WithdrawNotice::Reclaims => Flag::DRAINS | Flag::PARTIAL,
                 WithdrawNotice::Drains => Flag::DRAINS,
                 WithdrawNotice::Stops => 0,
             },

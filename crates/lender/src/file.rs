@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use crate::error::WindowStoreError;
 use crate::superblock::fresh_incarnation;
+use crate::sys::StoreSlice;
 
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58F6;
@@ -137,26 +138,87 @@ pub(crate) fn fill(file: &File, at: u64, length: u64) -> io::Result<()> {
     Ok(fallocate(file, FallocateFlags::empty(), at, length)?)
 }
 
-/// Empties the file, gives it `asked` bytes that the machine has, and reserves zeroed memory for the first
-/// `now` of them.
-pub(crate) fn reserve(file: &File, asked: u64, now: u64, path: &Path) -> Result<(), WindowStoreError> {
+/// The memory behind a new store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reservation {
+    /// Length of the file.
+    pub(crate) length: u64,
+    /// Bytes for which the machine must have memory.
+    pub(crate) needed: u64,
+    /// Bytes from the start of the file that are reserved now.
+    pub(crate) now: u64,
+    /// Whether huge pages are requested.
+    pub(crate) huge: bool,
+}
+
+/// Empties the file, gives it its length, and reserves zeroed memory for a part of it.
+pub(crate) fn reserve(file: &File, wish: Reservation, path: &Path) -> Result<(), WindowStoreError> {
+    let Reservation {
+        length,
+        needed,
+        now,
+        huge,
+    } = wish;
     file.set_len(0).map_err(failed(path, "empty"))?;
     // The kernel would kill a process rather than refuse memory that it has promised, so the free memory is
     // checked first.
     let free = free_bytes(file).map_err(failed(path, "measure free memory for"))?;
-    if asked > free {
+    let total = total_bytes(file).map_err(failed(path, "measure memory for"))?;
+    if needed > free || length > total {
+        let asked = if needed > free { needed } else { length };
         return Err(WindowStoreError::NoMemory { asked, free });
     }
+    file.set_len(length).map_err(failed(path, "extend"))?;
+    if huge {
+        // Before memory is reserved: the kernel then takes huge pages for what is touched, where it is told
+        // to heed advice. What it could not populate is reserved below, or refused.
+        let mut touched = StoreSlice::map(file, now as usize, false).map_err(failed(path, "map"))?;
+        if touched.advise_huge_pages().is_ok() {
+            touched.touch();
+        }
+    }
     match fallocate(file, FallocateFlags::empty(), 0, now) {
-        Ok(()) => file.set_len(asked).map_err(failed(path, "extend"))?,
+        Ok(()) => Ok(()),
         Err(Errno::NOSPC | Errno::NOMEM) => {
             // The part that was reserved before the refusal is released at once.
             file.set_len(0).map_err(failed(path, "empty"))?;
-            return Err(WindowStoreError::NoMemory { asked, free });
+            Err(WindowStoreError::NoMemory { asked: now, free })
         }
-        Err(errno) => return Err(failed(path, "reserve memory for")(errno.into())),
+        Err(errno) => Err(failed(path, "reserve memory for")(errno.into())),
     }
-    Ok(())
+}
+
+/// Bytes that could be reserved if all memory were free.
+fn total_bytes(file: &File) -> io::Result<u64> {
+    let system = fstatfs(file)?;
+    let allowed = (system.f_blocks as u64).saturating_mul(system.f_bsize as u64);
+    let meminfo = std::fs::read_to_string("/proc/meminfo")?;
+    Ok(allowed.min(bytes_of(&meminfo, "MemTotal:").unwrap_or(u64::MAX)))
+}
+
+/// Bytes of `file` that this process has mapped in huge pages, transparent ones or preallocated.
+pub(crate) fn huge_bytes(path: &Path) -> Option<u64> {
+    huge_bytes_of(&std::fs::read_to_string("/proc/self/smaps").ok()?, path)
+}
+
+fn huge_bytes_of(smaps: &str, path: &Path) -> Option<u64> {
+    const HUGE: [&str; 4] = [
+        "ShmemPmdMapped:",
+        "FilePmdMapped:",
+        "Shared_Hugetlb:",
+        "Private_Hugetlb:",
+    ];
+    let name = path.to_str()?;
+    let (mut ours, mut sum) = (false, None);
+    for line in smaps.lines() {
+        if !line.split(' ').next().is_some_and(|word| word.ends_with(':')) {
+            ours = line.ends_with(name);
+        } else if ours && HUGE.iter().any(|kind| line.starts_with(kind)) {
+            let kind = line.split(' ').next().unwrap_or_default();
+            sum = Some(sum.unwrap_or(0) + bytes_of(line, kind).unwrap_or(0));
+        }
+    }
+    sum
 }
 
 /// Bytes that can be reserved: the lesser of what the file system allows and what the machine has.
@@ -274,6 +336,17 @@ mod tests {
         put(root.path(), "a/b", files("50\n", "10\n"));
         assert_eq!(group_bytes_of("0::/a/b\n", root.path()), Some(40));
         assert_eq!(group_bytes_of("0::/\n", root.path()), None);
+    }
+
+    #[test]
+    fn only_the_stores_own_huge_pages_count() {
+        let smaps = "7f00-7f80 rw-s 00000000 00:19 12 /dev/shm/netram-0-a.mem\n\
+                     Rss:      8192 kB\nShmemPmdMapped:     4096 kB\nFilePmdMapped:         0 kB\n\
+                     Shared_Hugetlb:        0 kB\nVmFlags: rd wr sh\n\
+                     7f80-7fc0 rw-p 00000000 00:00 0 \nShmemPmdMapped:     2048 kB\n";
+        let of = |name| huge_bytes_of(smaps, Path::new(name));
+        assert_eq!(of("/dev/shm/netram-0-a.mem"), Some(4 << 20));
+        assert_eq!(of("/dev/shm/netram-0-b.mem"), None);
     }
 
     /// The lender was killed as it started, since the limit of a version 1 group went unnoticed.

@@ -35,6 +35,8 @@ pub(crate) struct MemberJournal {
     /// Whether a client has fenced it since it last had no session, so it is in use and not only probed.
     written: bool,
     side_work: SideWork,
+    /// Whether its client has left a window since the shard last asked.
+    left: bool,
     /// Whether nothing is read from its sessions for now, since they have had too much of their thread.
     pub(crate) rests: bool,
 }
@@ -45,6 +47,16 @@ impl MemberJournal {
         let state = self.member.state();
         let is_unread = state.trim < state.held && !self.memory.is_on_disk();
         state.joined && (self.sessions > 0 || is_unread)
+    }
+
+    /// Whether the machine wants the memory of its window.
+    pub(crate) fn is_asked_back(&self) -> bool {
+        self.stats.asked_back.load(Relaxed)
+    }
+
+    /// Whether its client has left a window since the last call.
+    pub(crate) fn take_left(&mut self) -> bool {
+        std::mem::take(&mut self.left)
     }
 
     /// The incarnation under which the member answers.
@@ -157,6 +169,7 @@ impl MemberJournal {
             tracing::debug!(journal = %self.id, "over");
         }
         if before.joined && !after.joined {
+            self.left = true;
             tracing::debug!(journal = %self.id, "window released");
         }
         // A refused join releases memory without any state to save.
@@ -294,6 +307,7 @@ impl ShardJournals {
             sessions: 0,
             written: false,
             side_work: SideWork::default(),
+            left: false,
             rests: false,
         };
         let place = self.free.pop().unwrap_or_else(|| {

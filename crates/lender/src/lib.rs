@@ -48,6 +48,7 @@ mod memory;
 mod outbox;
 mod pacer;
 mod power;
+mod reclaim;
 pub mod report;
 mod report_desk;
 mod shard;
@@ -73,8 +74,8 @@ pub use lender::{Lender, StopReport};
 pub use memory::JournalMemory;
 pub use power::PowerReport;
 pub use report::{
-    AmountReport, ClientReport, CopiesReport, DepositReport, JournalReport, LeftReport, ReplicaReport,
-    ScrubReport, StatusReport,
+    AmountReport, ClientReport, CopiesReport, DepositReport, JournalReport, LeftReport, MemoryReport,
+    ReplicaReport, ScrubReport, StatusReport,
 };
 pub use spill::{SpillError, SpillReport};
 pub use store::{RestoredMember, StoreConfig, StoreOrigin, WindowStore};

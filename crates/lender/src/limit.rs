@@ -46,8 +46,6 @@ pub const LINK_BYTES: u64 = (SEND_BUFFER_BYTES + RECEIVE_BUFFER_BYTES + 8 * 1024
 
 /// Bytes released to the machine or reserved again in one turn of the deposit thread: some milliseconds.
 pub const UNBACKED_BYTES_PER_TURN: u64 = 32 << 20;
-/// Interval at which the machine's memory is checked. It reads two small files: 50 µs.
-pub const PRESSURE_LOOK: Duration = Duration::from_millis(500);
 /// Interval at which a lender that began with a spill looks whether its file is still needed.
 pub const SPILL_LOOK: Duration = Duration::from_secs(1);
 /// Interval at which a shard looks for windows of silent clients.
@@ -98,6 +96,8 @@ pub const SLOW_READER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
 /// Interval at which timers are checked. Nothing depends on its precision.
 pub const HOUSEKEEPING: Duration = Duration::from_millis(250);
+/// The same for a thread without connections, which is woken for what comes.
+pub const IDLE_HOUSEKEEPING: Duration = Duration::from_secs(10);
 /// Maximum number of connections that a spinning shard polls directly. For more, one `epoll_wait` is cheaper.
 pub const DIRECT_CONNECTIONS_MAX: usize = 4;
 /// Rounds of direct polling between two checks of arrivals and timers.

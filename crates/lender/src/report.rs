@@ -141,12 +141,25 @@ pub struct MemoryReport {
     /// Bytes of `reserved` that are currently released to the machine.
     #[serde(default)]
     pub given_back: u64,
+    /// Bytes that may be lent in all now: less than `reserved` while the machine is short of memory, or by
+    /// the operator's order. `None` from an earlier release.
+    #[serde(default)]
+    pub offered: Option<u64>,
+    /// Number of journals that are asked to take their windows elsewhere.
+    #[serde(default)]
+    pub windows_asked: usize,
+    /// Bytes of `reserved` in huge pages at the start; `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub huge_bytes: Option<u64>,
 }
 
 impl MemoryReport {
-    /// Whether deposits get less than their maximum because the machine is short of memory.
+    /// Whether less is offered than was set aside, mostly because the machine is short of memory.
     pub fn is_short(&self) -> bool {
-        self.deposits_limit.is_some_and(|limit| limit < self.deposits_max)
+        match self.offered {
+            Some(offered) => offered < self.reserved,
+            None => self.deposits_limit.is_some_and(|limit| limit < self.deposits_max),
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! only when windows come and go.
 
 mod datagrams;
+mod notices;
 mod resting;
 #[cfg(test)]
 mod tests;
@@ -22,7 +23,7 @@ use crate::accept::Greeting;
 use crate::connection::{Connection, TurnContext};
 use crate::drain::OrderNumber;
 use crate::journal::{BindRefusal, JournalIndex, ShardJournals};
-use crate::limit::{HOUSEKEEPING, SILENT_LOOK};
+use crate::limit::{HOUSEKEEPING, IDLE_HOUSEKEEPING, SILENT_LOOK};
 use crate::outbox::SessionEnd;
 use crate::pacer::{LoopPacer, RoundStep};
 use crate::silent::WindowOutcome;
@@ -80,6 +81,8 @@ pub(crate) struct Shard {
     next_silent_look: Instant,
     /// The operator's last order that it obeys.
     order: OrderNumber,
+    /// [`DaemonState::reclaims`] when it last told its sessions.
+    reclaims: u64,
 }
 
 impl Shard {
@@ -110,6 +113,7 @@ impl Shard {
             housekeeping: now,
             next_silent_look: now,
             order: OrderNumber::default(),
+            reclaims: 0,
         }
     }
 
@@ -199,7 +203,10 @@ impl Shard {
         }
         while let Ok(message) = self.inbox.try_recv() {
             match message {
-                ShardMessage::Arrival(arrival) => self.arrive(*arrival),
+                ShardMessage::Arrival(arrival) => {
+                    self.arrive(*arrival);
+                    self.housekeeping = self.housekeeping.min(self.now + HOUSEKEEPING);
+                }
                 ShardMessage::Window(journal, outcome) => self.journals.end_job(journal, outcome, self.now),
             }
         }
@@ -305,6 +312,9 @@ impl Shard {
                 return true;
             }
         };
+        if journal.take_left() {
+            self.shared.window_left();
+        }
         if outcome.appended {
             let time = time_of(self.now, self.shared.started);
             self.last_appends.note(place, time);
@@ -409,30 +419,12 @@ impl Shard {
             self.next_silent_look = self.now + SILENT_LOOK;
             self.journals.look_at_silent(self.index, self.now);
         }
-        self.housekeeping = self.now + HOUSEKEEPING;
+        let idle = self.connections.len() == self.vacant.len() && self.journals.windows() == 0;
+        self.housekeeping = self.now + if idle { IDLE_HOUSEKEEPING } else { HOUSEKEEPING };
         self.obey();
         // Sessions that did not read their answers before.
         (0..self.connections.len()).for_each(|index| self.give_notice(index));
         self.shared.stopping() && self.stop()
-    }
-
-    /// Obeys the operator's last order. Clients that were asked to move away, and may stay, have their
-    /// sessions ended: they reconnect, and ask the lender for windows again.
-    fn obey(&mut self) {
-        let order = self.shared.drain.last();
-        if order == self.order {
-            return;
-        }
-        self.order = order;
-        for index in 0..self.connections.len() {
-            let told = |connection: &Connection| connection.told.is_some();
-            if order.drains() || self.shared.stopping() {
-                self.give_notice(index);
-            } else if self.connections[index].as_ref().is_some_and(told) {
-                self.end(index, SessionEnd::Undrained);
-            }
-        }
-        self.shared.drain.obey(self.index, order);
     }
 
     /// Returns whether all clients have moved their windows away, or the time is up.
@@ -447,25 +439,6 @@ impl Shard {
             self.end(index, SessionEnd::Stopping);
         }
         true
-    }
-
-    /// Tells a client, once, that it should move away, if it should.
-    fn give_notice(&mut self, index: usize) {
-        let Some(connection) = &mut self.connections[index] else {
-            return;
-        };
-        let due = self.shared.leave_notice(self.now);
-        // A blocked session is told later.
-        if connection.told >= due || connection.outbox.is_blocked() {
-            return;
-        }
-        connection.told = due;
-        let header = due.map(|notice| notice.frame(self.shared.incarnation().0));
-        if let Some(header) = header
-            && let Err(ending) = connection.say(header, &[], self.now)
-        {
-            self.end(index, ending);
-        }
     }
 }
 

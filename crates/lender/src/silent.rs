@@ -104,9 +104,10 @@ impl SilentWindows {
         droppable.wanted.retain(|(wanted, _)| *wanted != journal);
     }
 
-    /// Asks for `count` chunks of windows that are in files, the longest silent first.
+    /// Asks for `count` chunks of windows that are in files, the longest silent first. Returns the number of
+    /// chunks that are on their way.
     #[cold]
-    pub(crate) fn want(&self, count: usize) {
+    pub(crate) fn want(&self, count: usize) -> usize {
         let mut droppable = self.droppable();
         // A client that asks again before the shards have done it wants no more.
         let coming: usize = droppable.wanted.iter().map(|(_, chunks)| chunks).sum();
@@ -117,6 +118,7 @@ impl SilentWindows {
             droppable.wanted.push((journal, chunks));
             missing = missing.saturating_sub(chunks);
         }
+        droppable.wanted.iter().map(|(_, chunks)| chunks).sum()
     }
 
     /// The windows whose memory is wanted, of the shard that `is_own` names.

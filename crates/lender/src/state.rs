@@ -1,12 +1,13 @@
 //! State shared by the threads of one lender: settings, counters, and the request to stop.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use netram_clients::{ClientRegistry, OverLimit, ServerTotals};
 use netram_proto::id::{Incarnation, JournalId};
+use netram_proto::reclaim::LentWindow;
 use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
 use netram_transport::{MulticastGroup, NetAddress, Waker};
 
@@ -52,6 +53,12 @@ pub(crate) struct DaemonState {
     journals: Mutex<BTreeMap<JournalId, Arc<JournalStats>>>,
     stopping: AtomicBool,
     pub(crate) drain: DrainOrders,
+    /// The most that the operator lets the lender lend.
+    offer: AtomicU64,
+    /// Number of times that other windows were asked back than before.
+    reclaims: AtomicU64,
+    /// Number of journals that are asked to take their windows elsewhere.
+    asked_back: AtomicUsize,
     /// Set by a thread that panicked.
     failed: AtomicBool,
     shutdown: Mutex<Shutdown>,
@@ -90,6 +97,9 @@ impl DaemonState {
             pages: config.deposits_bytes(),
         });
         DaemonState {
+            offer: AtomicU64::new(store.memory()),
+            reclaims: AtomicU64::new(0),
+            asked_back: AtomicUsize::new(0),
             connections_max: config.connections_max(),
             config,
             store,
@@ -208,13 +218,16 @@ impl DaemonState {
             draining: self.drain.last().drains(),
             memory: MemoryReport {
                 reserved: self.store.memory(),
-                used: (self.store.memory() - self.store.free()).saturating_sub(self.store.given_back()),
+                used: self.store.lent(),
                 free: self.store.free(),
                 quota: self.store.quota(),
                 deposits: self.store.deposits(),
                 deposits_max: self.config.deposits_bytes(),
                 deposits_limit: Some(self.deposits.limit()),
                 given_back: self.store.given_back(),
+                offered: Some(self.store.offered()),
+                windows_asked: self.asked_back.load(Ordering::Relaxed),
+                huge_bytes: self.store.huge_bytes(),
             },
             wait: self.config.wait.to_string(),
             shards: self.counters.len(),
@@ -280,12 +293,69 @@ impl DaemonState {
         }
     }
 
-    fn wake_all(&self) {
-        for waker in &self.wakers {
-            if let Err(error) = waker.wake() {
-                tracing::error!(%error, "cannot wake a thread of the lender; it will act a little later");
-            }
+    /// Gives the operator's order to lend at most `bytes`, as far as the memory that was set aside at the
+    /// start allows.
+    pub(crate) fn order_offer(&self, bytes: u64) {
+        self.offer
+            .store(bytes.min(self.store.memory()), Ordering::Release);
+        self.wake(self.deposit_waker());
+    }
+
+    /// The most that the operator lets the lender lend.
+    pub(crate) fn offer_ordered(&self) -> u64 {
+        self.offer.load(Ordering::Acquire)
+    }
+
+    /// The windows whose clients are connected.
+    pub(crate) fn attended_windows(&self) -> Vec<LentWindow> {
+        let chunk = 1 << self.store.chunk_shift();
+        let journals = self.journals();
+        let windows = journals.iter().map(|(journal, stats)| LentWindow {
+            journal: *journal,
+            bytes: match stats.sessions.load(Ordering::Relaxed) {
+                0 => 0,
+                _ => stats.window_bytes().next_multiple_of(chunk),
+            },
+        });
+        windows.filter(|window| window.bytes > 0).collect()
+    }
+
+    /// Asks the journals that `asks` names to take their windows elsewhere, and no others any more.
+    pub(crate) fn ask_back(&self, asks: impl Fn(JournalId) -> bool) {
+        let journals = self.journals();
+        let asked = journals.iter().filter(|(journal, stats)| {
+            let asked = asks(**journal);
+            stats.asked_back.store(asked, Ordering::Relaxed);
+            asked
+        });
+        self.asked_back.store(asked.count(), Ordering::Relaxed);
+        drop(journals);
+        self.reclaims.fetch_add(1, Ordering::Release);
+        self.wakers[..self.counters.len()]
+            .iter()
+            .for_each(|waker| self.wake(waker));
+    }
+
+    /// Number of times that other windows were asked back than before. Changes after what it counts.
+    pub(crate) fn reclaims(&self) -> u64 {
+        self.reclaims.load(Ordering::Acquire)
+    }
+
+    /// Notes that a client has left a window. The machine may be waiting for its memory.
+    pub(crate) fn window_left(&self) {
+        if self.asked_back.load(Ordering::Relaxed) > 0 {
+            self.wake(self.deposit_waker());
         }
+    }
+
+    fn wake(&self, waker: &Waker) {
+        if let Err(error) = waker.wake() {
+            tracing::error!(%error, "cannot wake a thread of the lender; it will act a little later");
+        }
+    }
+
+    fn wake_all(&self) {
+        self.wakers.iter().for_each(|waker| self.wake(waker));
     }
 
     /// Whether the lender gives clients no more memory, since it drains or stops.

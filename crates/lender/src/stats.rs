@@ -206,6 +206,9 @@ pub(crate) struct JournalStats {
     joined: AtomicBool,
     spilled: AtomicBool,
     on_disk: AtomicBool,
+    /// Whether the journal is asked to take its window elsewhere, since the machine lacks memory. Written by
+    /// the thread that watches that.
+    pub(crate) asked_back: AtomicBool,
     /// Milliseconds from the lender's start to the last append, plus one; zero if there was none.
     last_append: AtomicU64,
     /// The machine's uptime in seconds when a client last connected or disconnected; zero if unknown.
@@ -234,6 +237,11 @@ impl JournalStats {
     /// Notes whether the window is in a file of its own.
     pub(crate) fn set_on_disk(&self, is_on_disk: bool) {
         self.on_disk.store(is_on_disk, Relaxed);
+    }
+
+    /// Bytes of its window; zero without one.
+    pub(crate) fn window_bytes(&self) -> u64 {
+        self.window_bytes.load(Relaxed)
     }
 
     pub(crate) fn appended(&self, started: Instant, now: Instant) {

@@ -69,6 +69,7 @@ fn one_frame(session: &mut LenderSession, bytes: &[u8]) {
             | SessionAction::Deposit
             | SessionAction::Share
             | SessionAction::Drain(_)
+            | SessionAction::Offer(_)
             | SessionAction::Prove(_),
         ) => {
             assert_eq!(before, None)

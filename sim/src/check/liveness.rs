@@ -59,16 +59,20 @@ fn is_deserted(world: &World, process: usize, epoch: Epoch) -> bool {
 
 /// Checks that after healing the view has the wanted size, or all lenders if there are fewer.
 pub(crate) fn grown_back(world: &World, process: usize) {
+    has_wanted(world, process, world.kernel.profile.members_possible());
+}
+
+/// Checks that the view has `wanted` members, for which there are lenders.
+pub(crate) fn has_wanted(world: &World, process: usize, wanted: usize) {
     let Some(serving) = world.processes.serving(process) else {
         return;
     };
-    let wanted = world.kernel.profile.members_possible();
     let have = serving.writer.view().len();
     if have < wanted {
         fail(
             0,
             format!(
-                "everything is healed, yet the view has {have} of {wanted} members: {:?}",
+                "there are lenders enough, yet the view has {have} of {wanted} members: {:?}",
                 serving.writer.status()
             ),
         );

@@ -1,5 +1,6 @@
 //! Rule 3, *the view is durable before it counts*: the view on the platter holds everything acknowledged as
-//! soon as it is stored, and never promises less than configured. A lender that drains takes no copy away.
+//! soon as it is stored, and never promises less than configured. A lender that drains, or whose machine
+//! lacks memory, takes no copy away.
 
 use netram_proto::journal::View;
 
@@ -61,7 +62,7 @@ pub(crate) fn has_copies(world: &World, process: usize) {
         fail(
             3,
             format!(
-                "view {} has {copies} copies, and {} are promised while lenders are drained one by one",
+                "view {} has {copies} copies, and {} are promised while lenders ask their clients to move away",
                 host.view.version, world.copies_promised
             ),
         );
@@ -75,6 +76,18 @@ pub(crate) fn is_drained(world: &World, lender: usize) {
         fail(
             3,
             format!("lender {lender} is drained, others could take its place, and it still has a window"),
+        );
+    }
+}
+
+/// Checks that a machine that lacks memory has got its lender's window, for which there was another place.
+pub(crate) fn has_moved(world: &World, lender: usize) {
+    if world.lenders[lender].state().joined {
+        fail(
+            3,
+            format!(
+                "lender {lender}'s machine lacks memory, others could take its place, and it still has a window"
+            ),
         );
     }
 }

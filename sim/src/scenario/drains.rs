@@ -88,11 +88,11 @@ fn stop(world: &mut World, lender: usize) {
 }
 
 /// Whether a lender has a window that a client may still need.
-fn is_needed(world: &World, lender: usize) -> bool {
+pub(super) fn is_needed(world: &World, lender: usize) -> bool {
     world.lenders[lender].state().joined
 }
 
-fn commit_for(world: &mut World, process: usize, span: Nanos) {
+pub(super) fn commit_for(world: &mut World, process: usize, span: Nanos) {
     let until = world.kernel.now() + span;
     while world.kernel.now() < until {
         if journal::append(world, process).is_err() {

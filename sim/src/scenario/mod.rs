@@ -8,6 +8,7 @@ mod files;
 mod journal;
 mod member;
 mod operators;
+mod pressure;
 mod quiet;
 mod replica;
 mod replica_proof;
@@ -83,6 +84,9 @@ const QUIET_DRAW: u64 = 0x7175_6965_7421_2121;
 /// Mixed into a seed to draw which worlds are those of a rolling restart.
 const DRAINS_DRAW: u64 = 0x6472_6169_6E73_2121;
 
+/// Mixed into a seed to draw which worlds have lenders whose machines lack memory.
+const PRESSURE_DRAW: u64 = 0x7072_6573_7365_6421;
+
 /// Mixed into a seed to draw which worlds have a client with the cluster's key that means harm.
 const INTRUDER_DRAW: u64 = 0x696E_7472_7564_6521;
 
@@ -155,6 +159,12 @@ pub fn has_drains(seed: u64) -> bool {
     Rng::new(seed ^ DRAINS_DRAW).chance(40)
 }
 
+/// Whether lenders' machines lack memory in the world of `seed`, if it is one in which a client journals
+/// alone.
+pub fn has_pressure(seed: u64) -> bool {
+    !has_drains(seed) && Rng::new(seed ^ PRESSURE_DRAW).chance(40)
+}
+
 /// Whether lenders have several addresses in the world of `seed`, or move, if its links are streams.
 pub fn has_many_addresses(seed: u64) -> bool {
     Rng::new(seed ^ ADDRESSES_DRAW).chance(200)
@@ -194,6 +204,8 @@ fn separate_world(seed: u64) -> Option<RunWorld> {
 fn profile_alone(seed: u64, profile: &mut WorldProfile) {
     if has_drains(seed) {
         profile.drained(&mut Rng::new(seed ^ DRAINS_DRAW ^ 1));
+    } else if has_pressure(seed) {
+        profile.drained(&mut Rng::new(seed ^ PRESSURE_DRAW ^ 1));
     } else if is_intruded(seed) {
         profile.intruded();
     } else if has_spills(seed) {
@@ -238,14 +250,14 @@ pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceSink>) -> RunOutc
     if has_many_addresses(seed) && profile.links == LinkKind::Stream && !distant && !kept && kind >= 5 {
         profile.many_addresses(&mut Rng::new(seed ^ ADDRESSES_DRAW ^ 1));
     }
+    let single = (5..60).contains(&kind) && !kept && !shared && !distant;
     let mut quietly = Rng::new(seed ^ QUIET_DRAW);
-    let quiet = (5..60).contains(&kind) && !kept && !shared && !distant && quietly.chance(40);
+    let quiet = single && quietly.chance(40);
+    let alone = single && !quiet;
+    let (drains, pressure) = (alone && has_drains(seed), alone && has_pressure(seed));
     if quiet {
         profile.quiet(&mut quietly);
-    }
-    let alone = (5..60).contains(&kind) && !kept && !shared && !distant && !quiet;
-    let drains = alone && has_drains(seed);
-    if alone {
+    } else if alone {
         profile_alone(seed, &mut profile);
     }
     profile.timing.idle = Nanos::from_ms(quietly.pick(&[50, 200, 1000]));
@@ -253,11 +265,11 @@ pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceSink>) -> RunOutc
         replica::adapt(&mut profile);
     }
     let mut world = World::new(rng, profile, planted, EventTrace::new(story));
-    let description = format!("seed {seed}: {:?}", world.kernel.profile);
-    world.kernel.tell(|| description);
+    tell_profile(&mut world, seed);
     match kind {
         _ if quiet => quiet::run(&mut world),
         _ if drains => drains::run(&mut world),
+        _ if pressure => pressure::run(&mut world),
         _ if distant => distant::run(&mut world),
         _ if shared => shared::run(&mut world),
         _ if kept => world = replica::run(world),
@@ -273,6 +285,11 @@ pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceSink>) -> RunOutc
         _ => world = volume::run(world),
     }
     outcome(&mut world)
+}
+
+fn tell_profile(world: &mut World, seed: u64) {
+    let description = format!("seed {seed}: {:?}", world.kernel.profile);
+    world.kernel.tell(|| description);
 }
 
 fn outcome(world: &mut World) -> RunOutcome {

@@ -5,8 +5,8 @@ use netram_proto::planted::{FaultSwitch, PlantedFault};
 use netram_sim::region::REGION_RULES;
 use netram_sim::runner::{SeedFailure, run_seed};
 use netram_sim::scenario::{
-    has_copy, has_data_lender, has_drains, has_named_clients, has_spills, is_database, is_deposit,
-    is_intruded, is_region, is_rolled_back, is_shared,
+    has_copy, has_data_lender, has_drains, has_named_clients, has_pressure, has_spills, is_database,
+    is_deposit, is_intruded, is_region, is_rolled_back, is_shared,
 };
 
 /// Maximum number of seeds until a fault is found. Most need fewer than a hundred.
@@ -47,6 +47,9 @@ const OF_DEPOSITS: [PlantedFault; 10] = [
     PlantedFault::GivenUpIsCounted,
     PlantedFault::LateAwaited,
 ];
+
+/// These need lenders whose machines lack memory; the worlds that have none are left out.
+const OF_PRESSURE: [PlantedFault; 2] = [PlantedFault::ReclaimTakesCopy, PlantedFault::ReclaimNeverEnds];
 
 /// These need lenders whose clients have names; the worlds that have none are left out.
 const OF_NAMED_CLIENTS: [PlantedFault; 2] = [
@@ -93,6 +96,7 @@ fn found(fault: PlantedFault) -> SeedFailure {
         .filter(|&seed| fault != PlantedFault::StampIgnored || has_copy(seed))
         .filter(|&seed| fault != PlantedFault::ForgeryAccepted || is_intruded(seed))
         .filter(|&seed| !OF_NAMED_CLIENTS.contains(&fault) || has_named_clients(seed))
+        .filter(|&seed| !OF_PRESSURE.contains(&fault) || has_pressure(seed))
         .filter(|&seed| fault != PlantedFault::LeavesUnreplaced || has_drains(seed))
         .filter(|&seed| fault != PlantedFault::SaltIgnored || is_rolled_back(seed))
         .find_map(|seed| run_seed(seed, FaultSwitch::with(fault)).err());
@@ -201,6 +205,8 @@ faults! {
     freeing_what_a_deleted_copy_lacked_is_found: HoldingsForgotten breaks [0, 5, 23];
     sharing_a_limit_across_names_is_found: LimitSharedAcrossNames breaks [20];
     dropping_the_window_of_a_revoked_client_is_found: RevokedWindowDropped breaks [23];
+    leaving_a_lender_short_of_memory_without_another_is_found: ReclaimTakesCopy breaks [3];
+    asking_for_windows_for_ever_is_found: ReclaimNeverEnds breaks [0];
     a_clock_that_stops_in_sleep_is_found: SleepStopsClock breaks [REGION_GRANTED];
     trusting_a_silent_link_is_found: SilenceTrusted breaks [REGION_ENDS];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];

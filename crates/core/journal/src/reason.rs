@@ -32,6 +32,8 @@ pub enum UncountedReason {
     Stopping,
     /// The lender's operator moves its clients away.
     Draining,
+    /// The lender's machine is short of memory.
+    Reclaiming,
     /// The lender is receiving the log's records.
     Joining,
     /// The lender shares a power domain with this machine or the members.
@@ -178,6 +180,7 @@ impl UncountedReason {
             (None, None, _) if lender.stalled => UncountedReason::Stalled,
             (None, None, _) if lender.stopping => UncountedReason::Stopping,
             (None, None, _) if lender.draining => UncountedReason::Draining,
+            (None, None, _) if lender.reclaiming => UncountedReason::Reclaiming,
             (None, None, LenderRole::Joining | LenderRole::CatchingUp(_)) => UncountedReason::Joining,
             (None, None, _) if lender.unfit => UncountedReason::OneDomain,
             (None, None, LenderRole::Spare | LenderRole::Member) => UncountedReason::Spare,
@@ -199,6 +202,7 @@ impl fmt::Display for UncountedReason {
             UncountedReason::Stalled => out.write_str("it answers but makes no progress"),
             UncountedReason::Stopping => out.write_str("it is stopping"),
             UncountedReason::Draining => out.write_str("its operator drains it"),
+            UncountedReason::Reclaiming => out.write_str("its machine is short of memory"),
             UncountedReason::Joining => out.write_str("it is receiving the log's records"),
             UncountedReason::OneDomain => out.write_str(
                 "it shares a power domain with this machine or the members: set its domain with `netram lender serve --domain`",
@@ -355,6 +359,7 @@ mod tests {
             stalled: false,
             stopping: false,
             draining: false,
+            reclaiming: false,
             unfit: false,
         }
     }

@@ -33,6 +33,7 @@ pub mod multicast;
 pub mod owner;
 pub mod planted;
 pub mod port;
+pub mod reclaim;
 pub mod session;
 pub mod spill;
 pub mod time;

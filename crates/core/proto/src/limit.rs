@@ -106,6 +106,10 @@ pub const WINDOW_BYTES_MIN: u64 = 16 * 1024;
 /// The largest window (ring), in bytes: the most that a lender may be asked to hold for one journal.
 pub const WINDOW_BYTES_MAX: u64 = 1 << 30;
 
+/// Time for which a lender that asks windows back waits for one before it asks for others, too. A window
+/// moves in some milliseconds.
+pub const RECLAIM_PATIENCE: Nanos = Nanos::from_ms(2_000);
+
 /// Size of each sample that is read far beyond the end of a log, in bytes; the samples tell the end from
 /// damage wider than a window. Most records are smaller, and the dozen samples of a 64 GiB log take a tenth
 /// of a second.

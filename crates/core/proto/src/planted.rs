@@ -22,6 +22,8 @@ pub enum PlantedFault {
     NoViewGate,
     /// (3) A member whose lender drains leaves before another has taken its place.
     LeavesUnreplaced,
+    /// (3) A member whose lender asks its window back leaves although nothing can take its place.
+    ReclaimTakesCopy,
     /// (4) A fenced member still accepts appends of a lower epoch.
     MemberFenceIgnored,
     /// (4) A fenced writer continues.
@@ -165,6 +167,8 @@ pub enum PlantedFault {
     LimitSharedAcrossNames,
     /// (23) A lender drops the windows of a client whose key is revoked.
     RevokedWindowDropped,
+    /// (0) A lender goes on asking for windows when its machine has memory again.
+    ReclaimNeverEnds,
     /// (0) The clock for a node's lease on a shared region stops while its machine sleeps.
     SleepStopsClock,
     /// (0) A node of a shared region trusts its link to the server however long that has been silent.
@@ -175,7 +179,7 @@ pub enum PlantedFault {
 
 impl PlantedFault {
     /// All faults, in the order of their rules.
-    pub const ALL: [PlantedFault; 80] = [
+    pub const ALL: [PlantedFault; 82] = [
         PlantedFault::AnyInsteadOfRule,
         PlantedFault::StaleAckCounts,
         PlantedFault::MulticastCountsAsHeld,
@@ -184,6 +188,7 @@ impl PlantedFault {
         PlantedFault::ViewBeforeDurable,
         PlantedFault::NoViewGate,
         PlantedFault::LeavesUnreplaced,
+        PlantedFault::ReclaimTakesCopy,
         PlantedFault::MemberFenceIgnored,
         PlantedFault::WriterFenceIgnored,
         PlantedFault::FenceForgotten,
@@ -253,6 +258,7 @@ impl PlantedFault {
         PlantedFault::SilentNotFrozen,
         PlantedFault::LimitSharedAcrossNames,
         PlantedFault::RevokedWindowDropped,
+        PlantedFault::ReclaimNeverEnds,
         PlantedFault::SleepStopsClock,
         PlantedFault::SilenceTrusted,
         PlantedFault::SlowIsDeaf,

@@ -17,6 +17,8 @@ pub enum Interest {
     ReadWrite,
     /// Writability only.
     Write,
+    /// An exceptional condition, by which the kernel's files of stalls report one.
+    Exception,
     /// Neither.
     Nothing,
 }
@@ -178,6 +180,7 @@ fn flags(interest: Interest) -> epoll::EventFlags {
         Interest::ReadWrite => Flags::IN | Flags::RDHUP | Flags::OUT,
         // Not `RDHUP`: a closed peer would be reported again and again while its data is not wanted.
         Interest::Write => Flags::OUT,
+        Interest::Exception => Flags::PRI,
         Interest::Nothing => Flags::empty(),
     }
 }

@@ -57,8 +57,20 @@ pub const HEDGES_MAX: usize = DEPOSIT_FRAMES_MAX * FRAME_PAGES_MAX;
 pub const RECLAIM_SLOTS_MAX: u32 = 4096;
 /// Averaging time of the kernel's shortest measure of waits for memory: effects show no sooner.
 pub const PRESSURE_AVERAGE: Nanos = Nanos::from_ms(10_000);
-/// Divisor of the deposits' limit: the part asked back at a time when it is known only that programs wait.
+/// Time over which the kernel counts waits before it reports them: the shortest that it grants to everybody.
+pub const PRESSURE_WINDOW: Nanos = Nanos::from_ms(2_000);
+/// Divisor of the lent memory: the part asked back at a time when it is known only that programs wait.
 pub const PRESSURE_STEPS: u64 = 16;
+/// Bytes a second that programs take at most: a core fills 2 to 4 GB/s. Memory is looked at before they could
+/// have taken what is spare.
+pub const PRESSURE_RATE: u64 = 8 << 30;
+/// Shortest time between two looks at the machine's memory, which cost 50 µs. The lender's users wait this
+/// long, and then for its clients to move, for memory that they took from it.
+pub const PRESSURE_LOOK_NEAR: Nanos = Nanos::from_ms(100);
+/// Longest time between two looks.
+pub const PRESSURE_LOOK_FAR: Nanos = Nanos::from_ms(10_000);
+/// Longest time between two looks while waits for memory count and the kernel does not report them.
+pub const PRESSURE_LOOK_STALLS: Nanos = Nanos::from_ms(500);
 /// Waits for memory count while less than this multiple of the memory to keep free is available.
 pub const PRESSURE_NEAR: u64 = 2;
 /// Divisor of the memory to keep free: memory is lent again when at least this part more than that is

@@ -10,6 +10,7 @@
 mod memory;
 mod pressure;
 mod session;
+mod stalls;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use netram_transport::{Interest, Link, LinkError, Poller, ReadyEvents};
 
 use crate::accept::ClientVisit;
 use crate::drain::OrderNumber;
-use crate::limit::{DEPOSITS_MAX, HOUSEKEEPING};
+use crate::limit::{DEPOSITS_MAX, HOUSEKEEPING, IDLE_HOUSEKEEPING};
 use crate::outbox::SessionEnd;
 use crate::pacer::{LoopPacer, RoundStep};
 use crate::report::DepositReport;
@@ -37,6 +38,7 @@ use pressure::PressureWatch;
 use session::DepositSession;
 
 const WAKER: u64 = u64::MAX;
+const STALLS: u64 = u64::MAX - 1;
 const EVENTS: usize = 64;
 /// Interval at which a stopping lender checks whether all pages have been moved away.
 const STOPPING_TICK: Duration = Duration::from_millis(10);
@@ -83,8 +85,10 @@ impl DepositThread {
         let poller = Poller::new()?;
         poller.add(shared.deposit_waker(), WAKER, Interest::Read)?;
         let now = Instant::now();
+        let watch = PressureWatch::new(Arc::clone(&shared), now);
+        watch.add_to(&poller, STALLS)?;
         Ok(DepositThread {
-            watch: PressureWatch::new(Arc::clone(&shared), now),
+            watch,
             shared,
             poller,
             inbox,
@@ -112,12 +116,15 @@ impl DepositThread {
                 RoundStep::AskEach => self.ask_each(),
                 RoundStep::Poll => self.wait(&mut events, Duration::ZERO),
                 RoundStep::Block => {
-                    let timeout = self.housekeeping.saturating_duration_since(self.now);
-                    self.wait(&mut events, timeout)
+                    let next = self.housekeeping.min(self.watch.next());
+                    self.wait(&mut events, next.saturating_duration_since(self.now))
                 }
             };
             self.now = Instant::now();
             pacer.end_round(self.now, received);
+            if self.now >= self.watch.next() && self.watch.look(self.now, self.time()) {
+                self.ask_back();
+            }
             if self.now >= self.housekeeping && self.housekeep() {
                 return;
             }
@@ -153,6 +160,8 @@ impl DepositThread {
             if ready.token == WAKER {
                 self.take_arrivals();
                 received = true;
+            } else if ready.token == STALLS {
+                self.watch.on_stall(self.now);
             } else {
                 received |= self.serve(ready.token as usize);
             }
@@ -166,7 +175,9 @@ impl DepositThread {
         }
         while let Ok(arrival) = self.inbox.try_recv() {
             self.arrive(arrival);
+            self.housekeeping = self.housekeeping.min(self.now + HOUSEKEEPING);
         }
+        self.watch.hurry(self.now);
         self.obey();
         if self.shared.stopping() {
             self.housekeeping = self.now;
@@ -297,6 +308,7 @@ impl DepositThread {
             self.due.push(index);
         }
         if resized {
+            self.watch.hurry(self.now);
             self.ask_back();
             self.publish(id);
         }
@@ -340,10 +352,6 @@ impl DepositThread {
 
     /// Checks timers. Returns whether the thread is done.
     fn housekeep(&mut self) -> bool {
-        let time = self.time();
-        if self.watch.look(self.now, time) || self.watch.is_pressed() {
-            self.ask_back();
-        }
         let limits = self.shared.config.limits;
         for index in 0..self.sessions.len() {
             let overdue = self.sessions[index].as_ref().and_then(|session| {
@@ -359,6 +367,9 @@ impl DepositThread {
         let (now, lease) = (self.time(), self.lease());
         let over = |(id, deposit): (&DepositId, &Deposit)| deposit.server.is_over(now, lease).then_some(*id);
         let over: Vec<DepositId> = self.deposits.iter().filter_map(over).collect();
+        if !over.is_empty() {
+            self.watch.hurry(self.now);
+        }
         for id in over {
             if let Some(deposit) = self.deposits.remove(&id) {
                 let (slots, held) = (deposit.server.slots(), deposit.server.used_slots());
@@ -368,7 +379,8 @@ impl DepositThread {
         }
         let ids: Vec<DepositId> = self.deposits.keys().copied().collect();
         ids.into_iter().for_each(|id| self.publish(id));
-        self.housekeeping = self.now + HOUSEKEEPING;
+        let idle = self.deposits.is_empty() && self.sessions.iter().all(Option::is_none);
+        self.housekeeping = self.now + if idle { IDLE_HOUSEKEEPING } else { HOUSEKEEPING };
         self.obey();
         (0..self.sessions.len()).for_each(|index| self.give_notice(index));
         self.shared.stopping() && self.stop()
@@ -430,7 +442,10 @@ impl DepositThread {
             .deposits
             .values()
             .map(|deposit| deposit.memory.chunks() as u64);
-        let level = { self.watch.is_pressed() }.then(|| level(sizes, self.watch.limit() >> shift));
+        let level = self
+            .watch
+            .deposits_limit()
+            .map(|limit| level(sizes, limit >> shift));
         let most = u64::from(DEPOSIT_SLOTS_MAX);
         let level = level.map(|chunks| most.min((chunks << shift) / PAGE_BYTES as u64) as u32);
         for index in 0..self.sessions.len() {

@@ -75,7 +75,7 @@ impl JournalMemory {
 
     fn begin_reading(&mut self) -> bool {
         let count = self.saved.window_bytes.div_ceil(1 << self.store.chunk_shift());
-        match self.store.take_chunks(count as usize) {
+        match self.store.take_chunks_back(count as usize) {
             Ok(chunks) => {
                 self.arriving = chunks;
                 let mut copy = self.copy();

@@ -4,8 +4,8 @@
 //! superblock (a page) | slots, one a journal | chunks, of which windows are made
 //! ```
 //!
-//! Chunks in no window and no deposit may be released to the machine while it is short of memory
-//! (`unbacked.rs`).
+//! Chunks in no window and no deposit are released to the machine while it is short of memory
+//! (`unbacked.rs`). No more is lent than what is offered then.
 //!
 //! A valid store of the same boot and shape keeps its incarnation and its journals. Any other starts empty
 //! under a new random incarnation, so that it is not taken for a member that holds data. The lender does not
@@ -27,7 +27,7 @@ use netram_proto::limit::WINDOW_BYTES_MAX;
 use netram_proto::member::Member;
 
 use crate::error::WindowStoreError;
-use crate::file::{failed, has_hole, is_memory, is_whole, open_locked, reserve};
+use crate::file::{Reservation, failed, has_hole, huge_bytes, is_memory, is_whole, open_locked, reserve};
 use crate::limit::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CHUNKS_MAX, JOURNALS_MAX};
 use crate::memory::{Chunk, JournalMemory};
 use crate::silent::SilentWindows;
@@ -49,6 +49,8 @@ pub struct StoreConfig {
     pub path: PathBuf,
     /// Bytes to lend; rounded down to whole chunks.
     pub memory: u64,
+    /// Bytes to set aside for them when the store is new; the machine keeps the rest for now.
+    pub set_aside: u64,
     /// Bytes of a chunk, a power of two.
     pub chunk_bytes: u64,
     /// Maximum bytes of one journal's window.
@@ -115,6 +117,10 @@ pub struct WindowStore {
     pools: Mutex<Pools>,
     chunks_free: AtomicU64,
     chunks_unbacked: AtomicU64,
+    /// Maximum number of chunks that may be lent now.
+    chunks_offered: AtomicU64,
+    /// Bytes in huge pages when the store was opened.
+    huge_bytes: Option<u64>,
 }
 
 #[derive(Default)]
@@ -187,6 +193,8 @@ impl WindowStore {
             silent: SilentWindows::default(),
             chunks_free: AtomicU64::new(pools.chunks.len() as u64),
             chunks_unbacked: AtomicU64::new(pools.unbacked.len() as u64),
+            chunks_offered: AtomicU64::new(geometry.chunks),
+            huge_bytes: huge_bytes(path),
             pools: Mutex::new(pools),
         });
         let (mut over, going_on): (Vec<OccupiedSlot>, Vec<OccupiedSlot>) = slots
@@ -219,11 +227,6 @@ impl WindowStore {
         self.geometry.chunks * self.geometry.chunk_bytes
     }
 
-    /// Bytes that are neither lent nor released to the machine.
-    pub fn free(&self) -> u64 {
-        self.chunks_free.load(Ordering::Relaxed) * self.geometry.chunk_bytes
-    }
-
     /// Maximum bytes of one journal's window.
     pub fn quota(&self) -> u64 {
         self.quota
@@ -232,6 +235,11 @@ impl WindowStore {
     /// Maximum number of journals that are remembered.
     pub fn journals_max(&self) -> u32 {
         self.geometry.slots
+    }
+
+    /// Bytes in huge pages when the store was opened; `None`: unknown.
+    pub(crate) fn huge_bytes(&self) -> Option<u64> {
+        self.huge_bytes
     }
 
     /// Number of remembered journals that may not be forgotten.
@@ -274,11 +282,15 @@ impl WindowStore {
     /// Takes `count` chunks; the error is the number of free bytes.
     pub(crate) fn take_chunks(&self, count: usize) -> Result<Vec<Chunk>, u64> {
         let mut pools = self.pools();
-        self.fill_for(&mut pools, count);
-        let Some(keep) = pools.chunks.len().checked_sub(count) else {
-            self.silent.want(count - pools.chunks.len());
-            return Err(pools.chunks.len() as u64 * self.geometry.chunk_bytes);
-        };
+        let possible = pools
+            .chunks
+            .len()
+            .min(self.room(pools.chunks.len() as u64) as usize);
+        if count > possible {
+            self.silent.want(count - possible);
+            return Err(possible as u64 * self.geometry.chunk_bytes);
+        }
+        let keep = pools.chunks.len() - count;
         let taken = pools.chunks.split_off(keep);
         self.chunks_free.store(keep as u64, Ordering::Relaxed);
         Ok(taken)
@@ -311,7 +323,8 @@ impl WindowStore {
             pools.deposits -= (had - count) as u64;
         } else {
             let allowed = (limit / self.geometry.chunk_bytes).saturating_sub(pools.deposits);
-            let possible = (pools.chunks.len() as u64).min(allowed) as usize;
+            let free = pools.chunks.len() as u64;
+            let possible = free.min(allowed).min(self.room(free)) as usize;
             if count - had > possible {
                 return Err((had + possible) as u64 * self.geometry.chunk_bytes);
             }
@@ -479,8 +492,24 @@ fn start_empty(
     config: &StoreConfig,
 ) -> Result<StoreLayout, WindowStoreError> {
     let path = &config.path;
-    reserve(file, geometry.file_bytes(), geometry.file_bytes(), path)?;
-    let (mut superblock, slots, mut chunks) = lay_out(file, geometry, config, true)?;
+    let backed = config
+        .set_aside
+        .div_ceil(geometry.chunk_bytes)
+        .min(geometry.chunks);
+    let now = geometry.chunks_at() + backed * geometry.chunk_bytes;
+    let wish = Reservation {
+        length: geometry.file_bytes(),
+        needed: now,
+        now,
+        huge: config.huge_pages,
+    };
+    reserve(file, wish, path)?;
+    let whole = backed == geometry.chunks;
+    let (mut superblock, slots, mut chunks) = lay_out(file, geometry, config, whole)?;
+    let mut unbacked = chunks.split_off(backed as usize);
+    if !whole {
+        chunks.iter_mut().for_each(|chunk| chunk.region.touch());
+    }
     let incarnation = fresh_incarnation().map_err(failed(path, "draw an incarnation for"))?;
     superblock.write(
         0,
@@ -495,9 +524,10 @@ fn start_empty(
     );
     // Chunks are taken from the end, so low numbers go first, which is easier to read in a dump.
     chunks.reverse();
+    unbacked.reverse();
     let pools = Pools {
         chunks,
-        unbacked: Vec::new(),
+        unbacked,
         slots: SlotPool::all_empty(slots),
         deposits: 0,
     };

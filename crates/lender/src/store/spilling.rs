@@ -13,7 +13,7 @@ use netram_proto::spill::{FoundSpill, FoundStore, StartPlan, StartRefusal, plan_
 
 use super::{StoreConfig, StoreOrigin, WindowStore, read_superblock};
 use crate::error::{OccupiedWindows, WindowStoreError};
-use crate::file::{failed, fill, reserve};
+use crate::file::{Reservation, failed, fill, reserve};
 use crate::slot::{STATE_BYTES, SlotState, newest};
 use crate::spill::{SpillDirectory, SpillError, SpillHead, SpillReport};
 use crate::spill::{finish_load, found_states, load_spill, reopen_store, spill_store};
@@ -153,7 +153,13 @@ fn load(
     };
     let path = &config.path;
     // The windows go into memory that nobody has zeroed; the rest is reserved behind them.
-    reserve(file, geometry.file_bytes(), geometry.chunks_at(), path)?;
+    let wish = Reservation {
+        length: geometry.file_bytes(),
+        needed: geometry.file_bytes(),
+        now: geometry.chunks_at(),
+        huge: false,
+    };
+    reserve(file, wish, path)?;
     load_spill((&spill, &head, directory), (file, geometry))?;
     fill(file, 0, geometry.file_bytes()).map_err(failed(path, "reserve memory for"))?;
     finish_load(file, (geometry, boot), head.incarnation).map_err(failed(path, "complete"))?;

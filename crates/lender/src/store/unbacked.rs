@@ -1,8 +1,8 @@
-//! Free chunks, with memory behind them or without: the memory of unbacked chunks was released to the
-//! machine.
+//! What may be lent now, and free chunks, with memory behind them or without: that of unbacked chunks was
+//! released to the machine.
 //!
-//! An unbacked chunk must not be touched until it has been filled. If a window needs it, memory is reserved
-//! again at once, if the machine has any. For deposits it is reserved when the lender raises their limit.
+//! An unbacked chunk must not be touched until it has been filled: when the lender offers more again, and the
+//! machine has the memory.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -13,6 +13,44 @@ use crate::limit::UNBACKED_BYTES_PER_TURN;
 use crate::memory::Chunk;
 
 impl WindowStore {
+    /// Bytes that may be lent now: neither lent nor released to the machine, nor about to be released.
+    pub fn free(&self) -> u64 {
+        let backed = self.chunks_free.load(Ordering::Relaxed);
+        backed.min(self.room(backed)) * self.geometry.chunk_bytes
+    }
+
+    /// Bytes in windows and deposits.
+    pub fn lent(&self) -> u64 {
+        self.chunks_lent(self.chunks_free.load(Ordering::Relaxed)) * self.geometry.chunk_bytes
+    }
+
+    /// Bytes in windows.
+    pub fn windows_bytes(&self) -> u64 {
+        self.lent().saturating_sub(self.deposits())
+    }
+
+    /// Bytes that may be lent now in all.
+    pub fn offered(&self) -> u64 {
+        self.chunks_offered.load(Ordering::Relaxed) * self.geometry.chunk_bytes
+    }
+
+    /// Lends at most `bytes` from now on. What is lent already stays until it is left.
+    pub(crate) fn offer(&self, bytes: u64) {
+        let chunks = bytes / self.geometry.chunk_bytes;
+        self.chunks_offered.store(chunks, Ordering::Relaxed);
+    }
+
+    fn chunks_lent(&self, backed: u64) -> u64 {
+        let unbacked = self.chunks_unbacked.load(Ordering::Relaxed);
+        self.geometry.chunks.saturating_sub(backed + unbacked)
+    }
+
+    /// Number of chunks that may be lent beside those that are.
+    pub(super) fn room(&self, backed: u64) -> u64 {
+        let offered = self.chunks_offered.load(Ordering::Relaxed);
+        offered.saturating_sub(self.chunks_lent(backed))
+    }
+
     /// Whether releasing memory helps the machine: not with preallocated huge pages.
     pub(crate) fn can_give_back(&self) -> bool {
         !is_set_aside(&self.file).unwrap_or(true)
@@ -24,11 +62,10 @@ impl WindowStore {
     }
 
     /// Moves the released bytes towards `bytes`, as far as chunks are free or the machine has memory. Each
-    /// call does a bounded part, since the caller has other work.
-    pub(crate) fn give_back(&self, bytes: u64) -> io::Result<()> {
-        let wanted = (bytes / self.geometry.chunk_bytes) as usize;
+    /// call does a bounded part, since the caller has other work. Returns whether that bound ended it.
+    pub(crate) fn give_back(&self, bytes: u64) -> io::Result<bool> {
+        let wanted = bytes.div_ceil(self.geometry.chunk_bytes) as usize;
         let turns = (UNBACKED_BYTES_PER_TURN / self.geometry.chunk_bytes).max(1);
-        let mut done = Ok(());
         for _ in 0..turns {
             let given = self.pools().unbacked.len();
             let more = match given.cmp(&wanted) {
@@ -36,12 +73,11 @@ impl WindowStore {
                 std::cmp::Ordering::Greater => self.refill_one(),
                 std::cmp::Ordering::Equal => Ok(false),
             };
-            if !matches!(more, Ok(true)) {
-                done = more.map(|_| ());
-                break;
+            if !more? {
+                return Ok(false);
             }
         }
-        done
+        Ok(true)
     }
 
     /// Releases one chunk. `false` if none is free. During the system call the chunk is in no list and the
@@ -86,9 +122,23 @@ impl WindowStore {
         filled.map(|()| true)
     }
 
-    /// Reserves memory so that a window gets `count` chunks; windows take precedence over the machine. Costs
-    /// a quarter of a millisecond a megabyte, with the lock held.
-    pub(super) fn fill_for(&self, pools: &mut Pools, count: usize) {
+    /// Takes `count` chunks for a window that its client needs back, whatever the machine lacks: a copy on
+    /// the disk alone cannot be read without. The error is the number of free bytes.
+    pub(crate) fn take_chunks_back(&self, count: usize) -> Result<Vec<Chunk>, u64> {
+        let mut pools = self.pools();
+        self.fill_for(&mut pools, count);
+        let Some(keep) = pools.chunks.len().checked_sub(count) else {
+            self.silent.want(count - pools.chunks.len());
+            return Err(pools.chunks.len() as u64 * self.geometry.chunk_bytes);
+        };
+        let taken = pools.chunks.split_off(keep);
+        self.count(&pools);
+        Ok(taken)
+    }
+
+    /// Reserves memory so that there are `count` free chunks. Costs a quarter of a millisecond a megabyte,
+    /// with the lock held.
+    fn fill_for(&self, pools: &mut Pools, count: usize) {
         let lacking = count.saturating_sub(pools.chunks.len());
         if lacking == 0 || lacking > pools.unbacked.len() {
             return;
@@ -144,6 +194,7 @@ mod tests {
             spill: None,
             path: dir.path().join("store"),
             memory: 64 * CHUNK,
+            set_aside: u64::MAX,
             chunk_bytes: CHUNK,
             quota: 64 * CHUNK,
             journals_max: 2,
@@ -175,7 +226,7 @@ mod tests {
             (10 * CHUNK, memory - 10 * CHUNK)
         );
         assert_eq!(resident(&store), all - 10 * CHUNK);
-        store.give_back(3 * CHUNK + 1).unwrap();
+        store.give_back(3 * CHUNK - 1).unwrap();
         assert_eq!(
             (store.given_back(), resident(&store)),
             (3 * CHUNK, all - 3 * CHUNK)
@@ -191,26 +242,40 @@ mod tests {
     }
 
     #[test]
-    fn a_window_gets_released_memory_back() {
+    fn no_more_is_lent_than_what_is_offered() {
         let (_dir, store) = opened();
-        let all = resident(&store);
-        store.give_back(60 * CHUNK).unwrap();
-        let mut chunks = store.take_chunks(20).unwrap();
-        assert_eq!((store.given_back(), store.free()), (44 * CHUNK, 0));
-        for (at, chunk) in chunks.iter_mut().enumerate() {
-            assert_eq!(chunk.region.bytes(0, CHUNK as usize), [0; CHUNK as usize]);
-            chunk.region.write(0, &[at as u8 + 1; CHUNK as usize]);
-        }
-        assert_eq!(resident(&store), all - 44 * CHUNK);
-        assert_eq!(store.take_chunks(45).err(), Some(0), "there are fewer chunks");
-        assert!(
-            chunks
-                .iter()
-                .zip(1..)
-                .all(|(chunk, byte)| chunk.region.bytes(0, 1) == [byte])
+        let mut window = store.take_chunks(20).unwrap();
+        store.offer(30 * CHUNK);
+        assert_eq!((store.free(), store.lent()), (10 * CHUNK, 20 * CHUNK));
+        assert_eq!(
+            store.take_chunks(11).err(),
+            Some(10 * CHUNK),
+            "the rest is on its way"
         );
-        store.give_chunks(&mut chunks);
-        assert_eq!(store.free(), 20 * CHUNK);
+        let mut pages = Vec::new();
+        assert_eq!(store.resize_deposit(&mut pages, 11, 64 * CHUNK), Err(10 * CHUNK));
+        store.resize_deposit(&mut pages, 4, 64 * CHUNK).unwrap();
+        assert_eq!((store.windows_bytes(), store.free()), (20 * CHUNK, 6 * CHUNK));
+        // What exceeds the offer stays until it is left, and is not lent again then.
+        store.offer(8 * CHUNK);
+        assert_eq!((store.free(), store.take_chunks(1).err()), (0, Some(0)));
+        store.give_chunks(&mut window);
+        assert_eq!((store.free(), store.lent()), (4 * CHUNK, 4 * CHUNK));
+        store.give_back(56 * CHUNK).unwrap();
+        while store.give_back(56 * CHUNK).unwrap() {}
+        assert_eq!((store.given_back(), store.free()), (56 * CHUNK, 4 * CHUNK));
+        let mut back = store.take_chunks_back(9).unwrap();
+        assert_eq!(back.len(), 9, "a client needs its bytes");
+        store.give_chunks(&mut back);
+        store.give_back(56 * CHUNK).unwrap();
+        store.offer(64 * CHUNK);
+        assert_eq!(
+            store.take_chunks(5).err(),
+            Some(4 * CHUNK),
+            "the machine has it still"
+        );
+        store.give_back(0).unwrap();
+        assert_eq!(store.take_chunks(60).unwrap().len(), 60);
     }
 
     #[test]

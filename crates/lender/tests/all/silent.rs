@@ -12,6 +12,7 @@ use netram_transport::NetAddress;
 use crate::common::{
     JOURNAL_NAME, START, TestWriter, WINDOW, dial, operators_status, receive, status, until,
 };
+use crate::pressure::order;
 use crate::spill::Machine;
 
 const SILENCE: Duration = Duration::from_secs(1);
@@ -128,6 +129,27 @@ fn a_silent_clients_window_survives_a_loss_of_power() {
     assert_eq!(told.journals[0].name, JOURNAL_NAME);
     let back = returns(&address, 7, 3);
     assert_eq!(back.incarnation, incarnation.0, "the view names this one");
+    drop(back);
+    reads_and_goes_on(&machine, &address, 7, &records);
+}
+
+/// Its client needs the memory more than the machine does.
+#[test]
+fn a_machine_gets_the_memory_of_a_window_on_the_disk_until_its_client_returns() {
+    let machine = Machine::new();
+    let (lender, address) = start_small(&machine, 4);
+    let records = fill(&address, 7);
+    silent(&machine, &address, 7);
+    let store = machine.config().store.unwrap();
+    order(&store, 0);
+    until("the machine has all", || {
+        lender.report().memory.given_back == 4 * WINDOW
+    });
+    let mut back = returns(&address, 7, 3);
+    assert_eq!(back.fence().header.flags, Flag::KNOWN | Flag::READ_ONLY);
+    assert_eq!(back.read(START, records.len()), records);
+    assert_eq!(lender.report().memory.given_back, 3 * WINDOW);
+    order(&store, u64::MAX);
     drop(back);
     reads_and_goes_on(&machine, &address, 7, &records);
 }

@@ -118,6 +118,7 @@ fn a_gibibyte_goes_to_the_disk_and_comes_back() {
     let bytes = fill(&StoreConfig {
         path: store.clone(),
         memory: config.memory,
+        set_aside: u64::MAX,
         chunk_bytes: config.chunk_bytes,
         quota: WINDOW,
         journals_max: 64,

@@ -17,6 +17,7 @@ fn config(path: &Path) -> StoreConfig {
     StoreConfig {
         path: path.to_owned(),
         memory: 32 * CHUNK,
+        set_aside: u64::MAX,
         chunk_bytes: CHUNK,
         quota: 20 * CHUNK,
         journals_max: 4,

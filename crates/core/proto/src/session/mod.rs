@@ -33,6 +33,8 @@ pub enum SessionAction {
     Status,
     /// Drain the lender, or with `false` end that, and answer with its status.
     Drain(bool),
+    /// Lend at most this many bytes, and answer with its status.
+    Offer(u64),
     /// Check the proof's signature for this link. If it is right, report it with [`LenderSession::prove`];
     /// otherwise end the session.
     Prove(OwnerProof),
@@ -130,8 +132,9 @@ impl LenderSession {
         match frame.header.kind {
             FrameKind::Bind => self.on_bind(frame),
             FrameKind::Status => Ok(SessionAction::Status),
-            FrameKind::Drain if !self.operator => Err(SessionError::NotOperator),
+            FrameKind::Drain | FrameKind::Offer if !self.operator => Err(SessionError::NotOperator),
             FrameKind::Drain => Ok(SessionAction::Drain(frame.header.flags & Flag::UNDRAIN == 0)),
+            FrameKind::Offer => Ok(SessionAction::Offer(frame.header.lsn.0)),
             FrameKind::Prove => self.on_prove(frame),
             FrameKind::Invite => self
                 .journal
@@ -299,6 +302,10 @@ mod tests {
         assert_eq!(operator.handle(&order), Ok(SessionAction::Drain(true)));
         order.header.flags = Flag::UNDRAIN;
         assert_eq!(operator.handle(&order), Ok(SessionAction::Drain(false)));
+        let mut order = frame(FrameKind::Offer, &[]);
+        order.header.lsn.0 = 7;
+        assert_eq!(client.handle(&order), Err(SessionError::NotOperator));
+        assert_eq!(operator.handle(&order), Ok(SessionAction::Offer(7)));
     }
 
     #[test]

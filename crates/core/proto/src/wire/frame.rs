@@ -85,6 +85,9 @@ pub enum FrameKind {
     /// The operator's order that clients move away, or with flag `UNDRAIN` that they may return. Only at the
     /// operator's socket. Answered by `Report`.
     Drain = 26,
+    /// The operator's order to lend at most `lsn` bytes until the next start. Only at the operator's socket.
+    /// Answered by `Report`.
+    Offer = 27,
     /// Answers `Bind`. `sender`: incarnation. Body: the lender's power domain.
     Bound = 64,
     /// Answers `Fence`. `lsn`: held; `stable`: trim; `mark`: generation. Body: epoch of the window (4). Flag
@@ -105,8 +108,9 @@ pub enum FrameKind {
     /// signature (64).
     Refuse = 71,
     /// Announces that the lender is about to stop. The client moves away and does not answer. With flag
-    /// `DRAINS` it goes on serving, and the client moves once another lender has taken its place. To a
-    /// deposit's owner with flag `PARTIAL`: the lender wants slots from `lsn` on back.
+    /// `DRAINS` it goes on serving, and the client moves once another lender has taken its place; with
+    /// `PARTIAL` too, it moves only then. To a deposit's owner with flag `PARTIAL`: the lender wants slots
+    /// from `lsn` on back.
     Withdraw = 72,
     /// Answers `Invite`: the lender listens. `lsn`: the channel's number.
     Listening = 73,
@@ -180,6 +184,7 @@ impl FrameKind {
             24 => Gather,
             25 => Prove,
             26 => Drain,
+            27 => Offer,
             64 => Bound,
             65 => Fenced,
             66 => Ack,
@@ -229,7 +234,8 @@ impl Flag {
     pub const UNLESS_IN_USE: u8 = 4;
     /// `Ack`: the append began beyond what was received; send again from `stable` (received).
     pub const GAP: u8 = 2;
-    /// `Withdraw`: the lender goes on lending, and wants some slots of the deposit back.
+    /// `Withdraw`: the lender goes on lending, and wants some slots of the deposit back, or with `DRAINS`
+    /// this journal's window.
     pub const PARTIAL: u8 = 1;
     /// `Withdraw`: the lender takes no new windows and pages, and serves until its operator stops it. Older
     /// clients take it for a stop.

@@ -12,6 +12,8 @@ use netram_lender::{Lender, MemoryWatch};
 use tempfile::TempDir;
 
 const MEMORY: u64 = 8 << 20;
+/// Enough to lend all, and so near the reserve that the lender looks often.
+const PLENTY: u64 = 3 << 29;
 
 /// A lender that reads its machine's memory from files of the test.
 struct Watched {
@@ -22,7 +24,7 @@ struct Watched {
 impl Watched {
     fn start(dir: &TempDir, index: usize) -> Watched {
         let proc = tempfile::tempdir().unwrap();
-        available(&proc, u64::MAX);
+        available(&proc, PLENTY);
         let watch = MemoryWatch {
             keep_free: 1 << 30,
             calm: Duration::from_millis(50),
@@ -38,7 +40,7 @@ impl Watched {
     }
 
     fn is_short(&self, short: bool) {
-        available(&self.proc, if short { 0 } else { u64::MAX });
+        available(&self.proc, if short { 0 } else { PLENTY });
     }
 
     fn slots(&self) -> u32 {

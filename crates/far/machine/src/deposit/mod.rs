@@ -45,7 +45,7 @@ pub use directory::{
     PageDirectoryStatus, PagePurpose, SlotPage,
 };
 pub use pages::{FramePages, PageFrameError, SlotRequest, StoredPage, page_header};
-pub use pressure::{MemoryPressure, MemoryReading, PressureSettings, level, slots_to_keep};
+pub use pressure::{MemoryPressure, MemoryReading, PressureSettings, deposits_limit, level, slots_to_keep};
 pub use server::{DepositReply, DepositServer, NoSlotsError, SlotMemory};
 pub use spill::{SlotFile, SpillServer};
 pub use unverified::{BlockMac, SealedBlock};

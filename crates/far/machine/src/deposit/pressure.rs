@@ -1,24 +1,29 @@
-//! Memory that a lender lends to deposits while its machine is short of memory.
+//! Memory that a lender lends while its machine is short of memory.
 //!
 //! A [`MemoryPressure`] is told how much memory the machine has available, how long programs wait for memory,
-//! and how much deposits take now. It returns how much they may take. From that follows what each deposit is
-//! asked: [`level`] is the size above which each gives slots back, so that the largest are asked first and
-//! small ones are left alone; [`slots_to_keep`] is the number that one deposit is told.
+//! and how much of it the lender has now. It returns how much the lender may have: the offer. Free memory
+//! goes first, then pages ([`deposits_limit`]), then windows
+//! ([`WindowReclaim`](netram_proto::reclaim::WindowReclaim)). From the deposits' limit follows what each
+//! deposit is asked: [`level`] is the size above which each gives slots back, so that the largest are asked
+//! first and small ones are left alone; [`slots_to_keep`] is the number that one deposit is told.
 //!
-//! *Not here*: journals' windows, which are never made smaller, and the source of the readings.
+//! *Not here*: the source of the readings.
 
 use alloc::vec::Vec;
 
 use crate::limit::{
-    PRESSURE_AVERAGE, PRESSURE_MARGIN_PART, PRESSURE_NEAR, PRESSURE_STEPS, RECLAIM_SLOTS_MAX,
+    PRESSURE_AVERAGE, PRESSURE_LOOK_FAR, PRESSURE_LOOK_NEAR, PRESSURE_LOOK_STALLS, PRESSURE_MARGIN_PART,
+    PRESSURE_NEAR, PRESSURE_RATE, PRESSURE_STEPS, PRESSURE_WINDOW, RECLAIM_SLOTS_MAX,
 };
 use netram_proto::time::{Nanos, Time};
 
 /// When a machine counts as short of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PressureSettings {
-    /// Maximum bytes for deposits when there is no shortage.
+    /// Maximum bytes to lend, when there is no shortage.
     pub most: u64,
+    /// Bytes that are lent whatever the machine lacks.
+    pub least: u64,
     /// Bytes that should stay available; 0: not checked.
     pub keep_free: u64,
     /// Part of the time, in hundredths of a percent, for which some program may wait for memory; 0: not
@@ -36,9 +41,11 @@ pub struct MemoryReading {
     /// Recent part of the time, in hundredths of a percent, in which some program waited for memory; `None`:
     /// unknown.
     pub waited: Option<u32>,
+    /// Whether the kernel has reported since the last reading that programs waited for longer than allowed.
+    pub stalled: bool,
 }
 
-/// Current limit of the memory that deposits may take.
+/// The bytes that a lender offers now, and when the machine is looked at again.
 #[derive(Clone, Debug)]
 pub struct MemoryPressure {
     settings: PressureSettings,
@@ -47,19 +54,23 @@ pub struct MemoryPressure {
     calm: Option<Time>,
     /// Time of the last reduction because programs waited.
     stepped: Option<Time>,
+    /// Whether memory has been lacking and not been sufficient for long enough since.
+    short: bool,
 }
 
 impl MemoryPressure {
-    /// Starts with deposits that take `taken` bytes; the rest up to the maximum counts as given back before.
+    /// Starts with a lender that has `taken` bytes; the rest up to the maximum counts as given back before.
     pub fn new(settings: PressureSettings, taken: u64) -> MemoryPressure {
+        assert!(settings.least <= settings.most);
         let mut pressure = MemoryPressure {
             limit: settings.most,
             settings,
             calm: None,
             stepped: None,
+            short: false,
         };
         if pressure.is_on() {
-            pressure.limit = settings.most.min(taken);
+            pressure.limit = taken.clamp(settings.least, settings.most);
         }
         pressure
     }
@@ -69,7 +80,7 @@ impl MemoryPressure {
         self.settings.keep_free > 0 || self.settings.waits > 0
     }
 
-    /// Maximum bytes that deposits may take now.
+    /// Maximum bytes that the lender may have now.
     pub fn limit(&self) -> u64 {
         self.limit
     }
@@ -79,21 +90,35 @@ impl MemoryPressure {
         self.limit < self.settings.most
     }
 
-    /// Adjusts the limit to a reading. `taken`: bytes that deposits take now.
+    /// Whether the machine lacks memory, or has not had enough for long enough since.
+    pub fn is_short(&self) -> bool {
+        self.short
+    }
+
+    /// Changes the maximum, at the operator's order, and the bytes that are lent whatever the machine lacks.
+    /// A larger offer follows the readings.
+    pub fn resize(&mut self, most: u64, least: u64) {
+        (self.settings.most, self.settings.least) = (most, least.min(most));
+        self.limit = match self.is_on() {
+            true => self.limit.clamp(self.settings.least, most),
+            false => most,
+        };
+        self.calm = None;
+    }
+
+    /// Adjusts the limit to a reading. `taken`: bytes of the machine's memory that the lender has now.
     pub fn read(&mut self, now: Time, reading: MemoryReading, taken: u64) {
         let PressureSettings { keep_free, waits, .. } = self.settings;
         let available = reading.available.filter(|_| keep_free > 0);
         let short = available.map_or(0, |available| keep_free.saturating_sub(available));
         // The kernel also counts waits of groups at their own limits, which memory given back does not help.
-        let near = available.is_none_or(|available| available < keep_free.saturating_mul(PRESSURE_NEAR));
-        let waited = reading.waited.filter(|_| near && waits > 0).unwrap_or(0);
+        let counts = self.is_near(available) && waits > 0;
+        let waited = reading.waited.filter(|_| counts).unwrap_or(0);
         if short > 0 {
             // Memory on its way back is not available yet: `taken` and `short` shrink together.
-            self.limit = self.limit.min(taken.saturating_sub(short));
-            self.calm = None;
-        } else if waits > 0 && waited >= waits {
-            self.step_down(now, taken);
-            self.calm = None;
+            self.reduce_to(taken.saturating_sub(short));
+        } else if counts && (reading.stalled || waited >= waits) {
+            self.step_down(now, reading.stalled, taken);
         } else {
             let margin = keep_free + keep_free / PRESSURE_MARGIN_PART;
             let spare = available.map(|available| available.saturating_sub(margin));
@@ -102,25 +127,68 @@ impl MemoryPressure {
         }
     }
 
+    /// Time until the next reading. Programs need longer to take what is spare: a lender of an idle machine
+    /// hardly wakes, and one whose machine is nearly full looks often. `wakes`: the kernel tells of stalls.
+    pub fn pace(&self, reading: MemoryReading, wakes: bool) -> Nanos {
+        let PressureSettings {
+            keep_free,
+            waits,
+            calm,
+            ..
+        } = self.settings;
+        let available = reading.available.filter(|_| keep_free > 0);
+        let spare = available.map_or(u64::MAX, |available| available.saturating_sub(keep_free));
+        let mut pace = PRESSURE_LOOK_FAR.min(Nanos::from_ms(spare / (PRESSURE_RATE / 1000)));
+        if waits > 0 && !wakes && self.is_near(available) {
+            pace = pace.min(PRESSURE_LOOK_STALLS);
+        }
+        if self.short || self.is_pressed() {
+            pace = pace.min(Nanos(calm.0 / 2));
+        }
+        pace.max(PRESSURE_LOOK_NEAR)
+    }
+
+    /// Whether so little memory is available that programs may wait because the lender has too much.
+    fn is_near(&self, available: Option<u64>) -> bool {
+        let near = self.settings.keep_free.saturating_mul(PRESSURE_NEAR);
+        available.is_none_or(|available| available < near)
+    }
+
+    fn reduce_to(&mut self, limit: u64) {
+        self.limit = self.limit.min(limit).max(self.settings.least);
+        self.calm = None;
+        self.short = true;
+    }
+
     /// Reduces the limit by a step because programs wait and the amount that would help is unknown. The next
-    /// step waits until the kernel's mean shows the effect.
-    fn step_down(&mut self, now: Time, taken: u64) {
-        if self.stepped.is_some_and(|at| now.since(at) < PRESSURE_AVERAGE) {
+    /// step waits until the kernel's measure shows the effect.
+    fn step_down(&mut self, now: Time, stalled: bool, taken: u64) {
+        let pause = if stalled {
+            PRESSURE_WINDOW
+        } else {
+            PRESSURE_AVERAGE
+        };
+        self.calm = None;
+        if self.stepped.is_some_and(|at| now.since(at) < pause) {
             return;
         }
         self.stepped = Some(now);
         let part = self.settings.most.div_ceil(PRESSURE_STEPS);
-        self.limit = self.limit.min(taken).saturating_sub(part);
+        self.reduce_to(self.limit.min(taken).saturating_sub(part));
     }
 
     /// Raises the limit by half of the spare memory, if that has lasted. The next reading shows what remains.
     fn rise(&mut self, now: Time, quiet: bool, spare: Option<u64>) {
-        if !quiet || !self.is_pressed() {
+        if !quiet {
             self.calm = None;
             return;
         }
         let since = *self.calm.get_or_insert(now);
         if now.since(since) < self.settings.calm {
+            return;
+        }
+        self.short = false;
+        if !self.is_pressed() {
             return;
         }
         self.calm = Some(now);
@@ -129,6 +197,12 @@ impl MemoryPressure {
         });
         self.limit = self.limit.saturating_add(more).min(self.settings.most);
     }
+}
+
+/// Bytes of an offer that deposits may have, of `most`: windows keep theirs as long as there are pages to
+/// leave.
+pub fn deposits_limit(offer: u64, windows: u64, most: u64) -> u64 {
+    offer.saturating_sub(windows).min(most)
 }
 
 /// Size above which each deposit gives memory back, so that all together take at most `limit`. If they take
@@ -166,6 +240,7 @@ mod tests {
     fn pressure(keep_free: u64, waits: u32) -> MemoryPressure {
         let settings = PressureSettings {
             most: MOST,
+            least: 0,
             keep_free,
             waits,
             calm: CALM,
@@ -176,7 +251,7 @@ mod tests {
     fn available(bytes: u64) -> MemoryReading {
         MemoryReading {
             available: Some(bytes),
-            waited: None,
+            ..MemoryReading::default()
         }
     }
 
@@ -184,6 +259,7 @@ mod tests {
         MemoryReading {
             available: Some(bytes),
             waited: Some(waited),
+            stalled: false,
         }
     }
 
@@ -289,6 +365,105 @@ mod tests {
         assert!(!off.is_on());
         off.read(Time(0), both(0, 9999), MOST);
         assert!(!off.is_pressed());
+    }
+
+    #[test]
+    fn a_lender_keeps_its_least_and_is_short_until_memory_has_lasted() {
+        let settings = PressureSettings {
+            least: 400,
+            ..pressure(1000, 0).settings
+        };
+        let mut pressure = MemoryPressure::new(settings, MOST);
+        pressure.read(Time(0), available(0), MOST);
+        pressure.read(Time(1), available(0), 600);
+        assert_eq!(pressure.limit(), 400);
+        assert!(pressure.is_short());
+        pressure.read(Time(2), available(9000), 400);
+        assert!(pressure.is_short(), "it may not last");
+        pressure.read(Time(2) + CALM, available(9000), 400);
+        assert!(!pressure.is_short());
+        // All of it is always lent.
+        let settings = PressureSettings {
+            least: MOST,
+            ..settings
+        };
+        let mut pressure = MemoryPressure::new(settings, MOST);
+        pressure.read(Time(0), available(0), MOST);
+        assert_eq!((pressure.limit(), pressure.is_short()), (MOST, true));
+        pressure.read(Time(2), available(9000), MOST);
+        pressure.read(Time(2) + CALM, available(9000), MOST);
+        assert!(!pressure.is_short());
+    }
+
+    #[test]
+    fn an_order_bounds_the_offer_at_once_and_raises_it_as_memory_allows() {
+        let mut pressure = pressure(1000, 0);
+        pressure.resize(300, 400);
+        assert_eq!((pressure.limit(), pressure.is_pressed()), (300, false));
+        pressure.read(Time(0), available(0), 300);
+        assert_eq!(pressure.limit(), 300, "that much it always lends");
+        pressure.resize(MOST, 400);
+        assert_eq!(pressure.limit(), 400);
+        pressure.read(Time(0), available(9000), 400);
+        pressure.read(Time(0) + CALM, available(9000), 400);
+        assert_eq!(pressure.limit(), MOST);
+        let mut off = MemoryPressure::new(
+            PressureSettings {
+                keep_free: 0,
+                ..pressure.settings
+            },
+            0,
+        );
+        off.resize(300, 0);
+        off.resize(MOST, 0);
+        assert_eq!(off.limit(), MOST);
+    }
+
+    #[test]
+    fn a_stall_that_the_kernel_reports_counts_sooner_than_its_mean() {
+        let mut pressure = pressure(1000, 1000);
+        let part = MOST / PRESSURE_STEPS;
+        let stalled = |bytes| MemoryReading {
+            stalled: true,
+            ..both(bytes, 0)
+        };
+        pressure.read(Time(0), stalled(2000), MOST);
+        assert!(!pressure.is_pressed(), "a group waits at its own limit");
+        pressure.read(Time(0), stalled(1999), MOST);
+        pressure.read(Time(1), stalled(1999), MOST - part);
+        assert_eq!(pressure.limit(), MOST - part);
+        pressure.read(Time(0) + PRESSURE_WINDOW, stalled(1999), MOST - part);
+        assert_eq!(pressure.limit(), MOST - 2 * part);
+    }
+
+    #[test]
+    fn an_idle_machine_is_looked_at_rarely_and_a_full_one_often() {
+        const GIB: u64 = 1 << 30;
+        let settings = PressureSettings {
+            most: GIB,
+            least: 0,
+            keep_free: GIB,
+            waits: 1000,
+            calm: CALM,
+        };
+        let mut pressure = MemoryPressure::new(settings, GIB);
+        let pace = |pressure: &MemoryPressure, gib: u64| pressure.pace(available(gib * GIB), true);
+        assert_eq!(pace(&pressure, 1000), PRESSURE_LOOK_FAR);
+        let middle = pace(&pressure, 17);
+        assert!((PRESSURE_LOOK_NEAR..PRESSURE_LOOK_FAR).contains(&middle));
+        // Nobody takes what is spare before the next reading.
+        assert!(16 * GIB >= PRESSURE_RATE / 1000 * (middle.0 / 1_000_000));
+        assert_eq!(pace(&pressure, 1), PRESSURE_LOOK_NEAR);
+        assert_eq!(pace(&pressure, 0), PRESSURE_LOOK_NEAR);
+        pressure.read(Time(0), available(0), GIB);
+        assert!(pace(&pressure, 1000) <= Nanos(CALM.0 / 2), "its end is noticed");
+    }
+
+    #[test]
+    fn free_memory_goes_first_then_pages_then_windows() {
+        assert_eq!(deposits_limit(100, 30, 50), 50);
+        assert_eq!(deposits_limit(60, 30, 50), 30);
+        assert_eq!(deposits_limit(20, 30, 50), 0);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //!
 //! | the lender | the member leaves |
 //! |---|---|
+//! | lacks memory: it serves on, and wants this window back | when the others are as many as wanted |
 //! | drains: it serves until its operator stops it | when the others are as many as wanted, or no other configured lender can ever take its place |
 //! | stops: its session ends in a moment, whether the writer obeys or not | when the others are as many as wanted, or no lender is on its way to take its place |
 //!
@@ -34,6 +35,8 @@ use super::{JournalWriter, LenderIndexSet};
 /// A lender's wish that its clients move away. It ends with the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum LeaveNotice {
+    /// The lender's machine lacks memory; the lender serves the window as long as it is needed.
+    Reclaims,
     /// The lender takes no new windows, and serves those that it has until its operator stops it.
     Drains,
     /// The lender is about to end its sessions.
@@ -42,9 +45,10 @@ pub(super) enum LeaveNotice {
 
 impl LeaveNotice {
     pub(super) fn of(header: &FrameHeader) -> LeaveNotice {
-        match header.flags & Flag::DRAINS {
-            0 => LeaveNotice::Stops,
-            _ => LeaveNotice::Drains,
+        match (header.flags & Flag::DRAINS, header.flags & Flag::PARTIAL) {
+            (0, _) => LeaveNotice::Stops,
+            (_, 0) => LeaveNotice::Drains,
+            _ => LeaveNotice::Reclaims,
         }
     }
 }
@@ -82,13 +86,16 @@ impl JournalWriter {
         let Some(notice) = self.lenders[index].leave_notice else {
             return false;
         };
+        // Others make room for the memory that the lender lacks, or wait for it: a copy is worth more.
+        let stays = notice == LeaveNotice::Reclaims && !self.planted.is(PlantedFault::ReclaimTakesCopy);
         !self.planted.is(PlantedFault::LeavesUnreplaced)
-            && (0..self.lenders.len())
-                .filter(|&other| other != index && !target.has(other))
-                .any(|other| match notice {
-                    LeaveNotice::Drains => self.may_come(other, index, target),
-                    LeaveNotice::Stops => self.is_coming(other),
-                })
+            && (stays
+                || (0..self.lenders.len())
+                    .filter(|&other| other != index && !target.has(other))
+                    .any(|other| match notice {
+                        LeaveNotice::Drains => self.may_come(other, index, target),
+                        LeaveNotice::Reclaims | LeaveNotice::Stops => self.is_coming(other),
+                    }))
     }
 
     /// Whether lender `other` may at some time take the place of member `index` beside `target`. An
@@ -231,6 +238,29 @@ mod tests {
             "one of two that drain at once stays"
         );
         assert!(!bench.writer.view_pending());
+    }
+
+    #[test]
+    fn a_member_whose_lender_lacks_memory_leaves_only_for_another() {
+        let reclaims = Flag::DRAINS | Flag::PARTIAL;
+        for lenders in [1, 2] {
+            let mut bench = Bench::with_members(lenders, lenders, CommitRule::All);
+            bench.append(100);
+            bench.withdraw(0, reclaims);
+            bench.pass(2000);
+            assert_eq!(bench.members().len(), lenders, "a copy is worth more");
+            assert!(!bench.writer.view_pending());
+        }
+        let mut bench = Bench::with_members(3, 2, CommitRule::All);
+        bench.append(100);
+        bench.withdraw(0, reclaims);
+        assert!(!bench.writer.view_pending(), "nothing replaces it yet");
+        bench.join(2);
+        bench.drain(2);
+        (0..3).for_each(|index| bench.ack(index, 100, 100));
+        bench.store_view();
+        assert_eq!(bench.members(), [1, 2]);
+        assert!(bench.writer.status().lenders[0].reclaiming);
     }
 
     #[test]

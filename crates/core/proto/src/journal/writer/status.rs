@@ -79,6 +79,9 @@ pub struct JournalLenderStatus {
     pub stopping: bool,
     /// Whether its operator drains it: it takes no new windows, and members leave it once they are replaced.
     pub draining: bool,
+    /// Whether its machine is short of memory: it takes no window, and members leave it once they are
+    /// replaced.
+    pub reclaiming: bool,
     /// Whether it would not add a power domain that the commit rule requires.
     pub unfit: bool,
 }
@@ -161,6 +164,7 @@ impl JournalWriter {
             stalled: lender.stalled_until.is_some() && !lender.takes_appends(),
             stopping: lender.leave_notice == Some(LeaveNotice::Stops),
             draining: lender.leave_notice == Some(LeaveNotice::Drains),
+            reclaiming: lender.leave_notice == Some(LeaveNotice::Reclaims),
             unfit: lender.is_ready() && !self.view.has(index) && !self.fits(self.view, index),
         };
         WriterStatus {
