@@ -37,6 +37,7 @@ wanted=(
 	"mariadbd mariadb-server runs transactions whose redo log is on a mount that is killed under it"
 	"setpriv util-linux is another user, who may do less"
 	"systemd-analyze systemd judges what the units expose"
+	"stress-ng stress-ng takes the memory of a lender's machine"
 	"ps procps shows what a failed test left running, and its limits"
 	"/lib/nut/dummy-ups nut-server plays a UPS whose mains fail, and its upsd"
 )

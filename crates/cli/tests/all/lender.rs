@@ -88,7 +88,7 @@ fn status_says_why_a_lender_does_not_answer_as_its_clients_do() {
 #[test]
 fn status_tells_of_a_lender_whose_machine_is_short_of_memory() {
     let directory = tempfile::tempdir().unwrap();
-    available(directory.path(), 1 << 30);
+    available(directory.path(), 768 << 20);
     let proc = directory.path().to_str().unwrap();
     let listen = ["--listen", "tcp://127.0.0.1:0", "--insecure", "--pressure", "7.5"];
     let watch = ["--keep-free", "512MiB", "--proc", proc];
@@ -97,20 +97,20 @@ fn status_tells_of_a_lender_whose_machine_is_short_of_memory() {
         let until = Instant::now() + PATIENCE;
         loop {
             let memory = lender.status()["memory"].clone();
-            let lent = if short { 0 } else { 8 << 20 };
-            let given = (8 << 20) - lent;
-            if memory["deposits_limit"] == lent && memory["given_back"] == given {
+            let lent = if short { 0 } else { 16 << 20 };
+            let given = (16 << 20) - lent;
+            if memory["offered"] == lent && memory["given_back"] == given {
                 return run(["lender", "status", &lender.address, "--insecure"]).out;
             }
             assert!(Instant::now() < until, "{memory}");
         }
     };
-    assert!(!until_short(false).contains("short of memory"));
+    assert!(!until_short(false).contains("offers"));
     available(directory.path(), 0);
     let out = until_short(true);
-    assert!(out.contains("lending, insecure, short of memory"), "{out}");
+    assert!(out.contains("lending, insecure, offers less"), "{out}");
     assert!(
-        out.contains("far memory may use 0 B of 8.0 MiB, 0 slots are asked back, 8.0 MiB returned"),
+        out.contains("offers 0 B of 16.0 MiB: 0 windows and 0 pages are asked back, 16.0 MiB returned"),
         "{out}"
     );
 }

@@ -62,7 +62,7 @@ pub struct UndrainLender {
 
 /// The lenders of this machine that are given an order.
 #[derive(Debug, Args)]
-struct OperatedArgs {
+pub(super) struct OperatedArgs {
     /// Lender of this machine: an address that it listens at, or unix:STORE.operator; `local`
     /// for all that run as this user
     #[arg(long, value_name = "ADDRESS|local", default_value = "local")]
@@ -155,19 +155,19 @@ impl UndrainLender {
 
 impl OperatedArgs {
     /// Sends an order or a question, and returns the report that answers it.
-    fn tell(&self, lender: &ToldLender, order: FrameHeader) -> Result<StatusReport> {
+    pub(super) fn tell(&self, lender: &ToldLender, order: FrameHeader) -> Result<StatusReport> {
         let deadline = Instant::now() + self.patience.0;
         let asked = || status::request_report(lender.connect(self.patience.0)?, order, deadline);
         let at = || format!("asking the lender at {}", lender.address);
         match order.kind {
-            FrameKind::Drain => asked()
-                .context("a lender of an earlier release cannot be drained")
+            FrameKind::Drain | FrameKind::Offer => asked()
+                .context("a lender of an earlier release takes no such order")
                 .with_context(at),
             _ => asked().with_context(at),
         }
     }
 
-    fn lenders(&self) -> Result<Vec<ToldLender>> {
+    pub(super) fn lenders(&self) -> Result<Vec<ToldLender>> {
         let local: Vec<ToldLender> = operator_sockets(self.user.as_deref())?
             .into_iter()
             .map(ToldLender::from)

@@ -6,6 +6,7 @@ mod list;
 mod notify;
 mod operator;
 pub(crate) mod probe;
+mod resize;
 mod serve;
 mod serve_settings;
 pub(crate) mod status;
@@ -34,6 +35,7 @@ pub enum LenderCommand {
     List(list::ListJournals),
     Drain(drain::DrainLender),
     Undrain(drain::UndrainLender),
+    Resize(resize::ResizeLender),
     Forget(forget::ForgetJournal),
     Notify(notify::NotifyLenders),
 }
@@ -51,6 +53,7 @@ impl LenderCommand {
             LenderCommand::List(list) => list.run(),
             LenderCommand::Drain(drain) => drain.run(),
             LenderCommand::Undrain(undrain) => undrain.run(),
+            LenderCommand::Resize(resize) => resize.run(),
             LenderCommand::Forget(forget) => forget.run(),
             LenderCommand::Notify(notify) => notify.run(),
         }

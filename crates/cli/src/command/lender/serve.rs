@@ -57,8 +57,9 @@ const SIGPWR: i32 = Signal::POWER.as_raw();
 /// Standard output has a line `listening ADDRESS` for each address, then `ready`; logs go to
 /// standard error. The first signal asks clients to move away before the end, a second one ends
 /// it at once. With --ups clients are asked to move away while this machine is on battery, and a
-/// low battery ends the lender. If the machine runs short of memory, pages of programs under
-/// `netram run` are moved away and their memory is returned; journals stay.
+/// low battery ends the lender. If the machine runs short of memory, what is free is returned to
+/// it, then pages of programs under `netram run` and windows of journals are moved to other
+/// lenders. It is lent again once there has been enough for a while.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct ServeLender {

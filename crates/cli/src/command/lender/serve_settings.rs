@@ -44,9 +44,13 @@ pub(super) struct ServeSettings {
     /// key; made by `netram key add`, and read again on SIGHUP
     #[arg(long, value_name = "FILE", env = "NETRAM_CLIENTS")]
     clients: Option<PathBuf>,
-    /// Bytes to lend, in all [default: 256MiB]
+    /// Most bytes to lend, in all [default: 256MiB]
     #[arg(long, value_name = "SIZE", env = "NETRAM_MEMORY")]
     memory: Option<SizeArg>,
+    /// Bytes of --memory that are lent whatever this machine lacks, set aside at all times; the rest is
+    /// returned to the machine while it is short of memory [default: 0]
+    #[arg(long, value_name = "SIZE", env = "NETRAM_MEMORY_MIN")]
+    memory_min: Option<SizeArg>,
     /// Label of this machine's power supply, such as its rack or UPS. A commit counts only with
     /// lenders whose label differs from the client's [default: default]
     #[arg(long, value_name = "LABEL", env = "NETRAM_DOMAIN")]
@@ -65,14 +69,13 @@ pub(super) struct ServeSettings {
     /// [default: half]
     #[arg(long, value_name = "SIZE", env = "NETRAM_DEPOSITS")]
     deposits: Option<SizeArg>,
-    /// Bytes of this machine's memory that must stay available. With less, pages of programs
-    /// under `netram run` are moved away and their memory is returned to the machine; 0: never
-    /// [default: a twentieth]
+    /// Bytes of this machine's memory that must stay available. With less, the lender returns
+    /// memory to the machine: free memory first, then that of pages of programs under `netram run`,
+    /// then that of windows, which clients move to other lenders; 0: never [default: a twentieth]
     #[arg(long, value_name = "SIZE", env = "NETRAM_KEEP_FREE")]
     keep_free: Option<SizeArg>,
-    /// Percentage of time for which programs here may wait for memory, beyond which those pages
-    /// are moved away too; counts while less than twice --keep-free is available; 0: never
-    /// [default: 10]
+    /// Percentage of time for which programs here may wait for memory, beyond which the same
+    /// happens; counts while less than twice --keep-free is available; 0: never [default: 10]
     #[arg(long, value_name = "PERCENT", env = "NETRAM_PRESSURE")]
     pressure: Option<f64>,
     /// Where the kernel says how much memory there is [default: /proc]
@@ -101,7 +104,8 @@ pub(super) struct ServeSettings {
     /// Lock the lent memory, so that it is never swapped out
     #[arg(long)]
     mlock: bool,
-    /// Ask the kernel for huge pages
+    /// Ask the kernel for huge pages, which it gives where the store's file system is mounted with
+    /// huge=advise
     #[arg(long)]
     huge_pages: bool,
     /// Directory for copies of volumes on this machine's disk, for volumes that name this lender
@@ -185,6 +189,7 @@ impl ServeSettings {
             insecure: if chosen { self.insecure } else { file.insecure },
             clients: if chosen { self.clients } else { file.clients },
             memory: self.memory.or(file.memory),
+            memory_min: self.memory_min.or(file.memory_min),
             quota: self.quota.or(file.quota),
             journals_max: self.journals_max.or(file.journals_max),
             deposits: self.deposits.or(file.deposits),
@@ -307,6 +312,7 @@ impl ServeSettings {
             }
         };
         Ok(MemoryWatch {
+            least: self.memory_min.map_or(usual.least, |size| size.0),
             keep_free: self.keep_free.map_or(usual.keep_free, |size| size.0),
             waits,
             ..usual

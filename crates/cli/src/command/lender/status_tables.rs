@@ -21,6 +21,7 @@ pub(super) fn show(answers: &[LenderAnswer]) -> Result<()> {
     for line in reports()
         .filter_map(power_line)
         .chain(reports().filter_map(pressure_line))
+        .chain(reports().filter_map(huge_line))
     {
         output::line(line)?;
     }
@@ -259,19 +260,27 @@ fn power_line(report: &StatusReport) -> Option<String> {
 /// Returns what a lender does because its machine is short of memory; `None` if it is not.
 fn pressure_line(report: &StatusReport) -> Option<String> {
     let memory = report.memory;
-    let limit = memory.deposits_limit.filter(|_| memory.is_short())?;
+    let offered = memory.offered.filter(|_| memory.is_short())?;
     let asked = report
         .deposits
         .iter()
         .map(|deposit| u64::from(deposit.asked_back));
     Some(format!(
-        "{} is short of memory: far memory may use {} of {}, {} asked back, {} returned to the machine",
+        "{} offers {} of {}: {} and {} asked back, {} returned to the machine",
         report.name,
-        output::bytes(limit),
-        output::bytes(memory.deposits_max),
-        output::counted(asked.sum(), "slot is", "slots are"),
+        output::bytes(offered),
+        output::bytes(memory.reserved),
+        output::count(memory.windows_asked as u64, "window"),
+        output::counted(asked.sum(), "page is", "pages are"),
         output::bytes(memory.given_back),
     ))
+}
+
+/// Returns how much of a lender's memory is in huge pages; `None` if none is.
+fn huge_line(report: &StatusReport) -> Option<String> {
+    let bytes = report.memory.huge_bytes.filter(|bytes| *bytes > 0)?;
+    let (name, bytes) = (&report.name, output::bytes(bytes));
+    Some(format!("{name} has {bytes} of its memory in huge pages"))
 }
 
 /// Returns the space that a data lender's copies take.
@@ -304,7 +313,7 @@ fn state(report: &StatusReport) -> String {
     }
     let insecure = if report.secure { "" } else { ", insecure" };
     let short = if report.memory.is_short() {
-        ", short of memory"
+        ", offers less"
     } else {
         ""
     };

@@ -23,6 +23,7 @@ mod multicast;
 mod partition;
 mod pause;
 mod power;
+mod pressure;
 mod refused;
 mod shared_cast;
 mod silent;

@@ -109,7 +109,7 @@ fn a_lender_whose_machine_is_short_of_memory_costs_the_program_nothing() {
     let (_directory, heap) = compiled("heap", &[]);
     let address = site.lenders[0].address.clone();
     let proc = site.directory.path().to_owned();
-    available(&proc, 1 << 40);
+    available(&proc, 3 << 29);
     site.lenders[0].stop(Signal::KILL);
     let watch = ["--keep-free", "1GiB", "--proc", proc.to_str().unwrap()];
     let listen = ["--listen", &address, "--insecure", "--deposits", "64MiB"];

@@ -63,6 +63,12 @@ impl FaultsClient {
         }
     }
 
+    /// The same client with a window of so many bytes.
+    pub(crate) fn with_window(mut self, bytes: u64) -> FaultsClient {
+        self.work.window_bytes = bytes;
+        self
+    }
+
     /// The same client, whose processes log elsewhere.
     pub(crate) fn with_log(&self, log: PathBuf) -> FaultsClient {
         FaultsClient { log, ..self.clone() }
