@@ -92,7 +92,7 @@ fn is_needed(world: &World, lender: usize) -> bool {
     world.lenders[lender].state().joined
 }
 
-fn commit_for(world: &mut World, process: usize, span: Nanos) {
+pub(super) fn commit_for(world: &mut World, process: usize, span: Nanos) {
     let until = world.kernel.now() + span;
     while world.kernel.now() < until {
         if journal::append(world, process).is_err() {

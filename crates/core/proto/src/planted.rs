@@ -22,6 +22,10 @@ pub enum PlantedFault {
     NoViewGate,
     /// (3) A member whose lender drains leaves before another has taken its place.
     LeavesUnreplaced,
+    /// (3) A changed commit rule counts before the view with it is durable.
+    RuleBeforeDurable,
+    /// (3) A removed member is told to free its window while the durable view names it.
+    RemovedAtOnce,
     /// (4) A fenced member still accepts appends of a lower epoch.
     MemberFenceIgnored,
     /// (4) A fenced writer continues.
@@ -175,7 +179,7 @@ pub enum PlantedFault {
 
 impl PlantedFault {
     /// All faults, in the order of their rules.
-    pub const ALL: [PlantedFault; 80] = [
+    pub const ALL: [PlantedFault; 82] = [
         PlantedFault::AnyInsteadOfRule,
         PlantedFault::StaleAckCounts,
         PlantedFault::MulticastCountsAsHeld,
@@ -184,6 +188,8 @@ impl PlantedFault {
         PlantedFault::ViewBeforeDurable,
         PlantedFault::NoViewGate,
         PlantedFault::LeavesUnreplaced,
+        PlantedFault::RuleBeforeDurable,
+        PlantedFault::RemovedAtOnce,
         PlantedFault::MemberFenceIgnored,
         PlantedFault::WriterFenceIgnored,
         PlantedFault::FenceForgotten,
