@@ -10,7 +10,7 @@ use crate::faults::harness::{ClientProcess, FaultsFixture, FaultsLender};
 use crate::faults::worker::WorkerMessage;
 
 /// Members that each journal of these tests wants.
-const MEMBERS: usize = 2;
+pub(super) const MEMBERS: usize = 2;
 const SAFE: i32 = 0;
 const NOT_YET: i32 = 1;
 
@@ -46,7 +46,7 @@ impl FaultsLender {
 }
 
 /// Waits until the members are as many as wanted, and `lender` is one or not.
-fn until_member(running: &ClientProcess, lender: &FaultsLender, member: bool) {
+pub(super) fn until_member(running: &ClientProcess, lender: &FaultsLender, member: bool) {
     running.until("the members have changed", |heard| {
         heard.standing().is_some_and(|(blocked, members)| {
             let complete = blocked.is_none() && members.len() == MEMBERS;
@@ -56,7 +56,7 @@ fn until_member(running: &ClientProcess, lender: &FaultsLender, member: bool) {
 }
 
 /// Ends the client. No commit failed, and no view had too few members since it first had enough.
-fn check(running: ClientProcess) -> Duration {
+pub(super) fn check(running: ClientProcess) -> Duration {
     let heard = running.kill();
     assert_eq!(heard.failure(), None, "a commit failed");
     let counts = heard.messages.iter().filter_map(|said| match said {
