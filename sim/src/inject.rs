@@ -12,6 +12,7 @@ use crate::event::FrameDirection;
 use crate::event::WorldEvent;
 use crate::intruder;
 use crate::lender::{LENDER_BYTES, packet_of};
+use crate::membership;
 use crate::process::close::end_process;
 use crate::process::life::crash;
 use crate::profile::WorldFault;
@@ -85,6 +86,7 @@ fn inject_fault(world: &mut World, action: WorldFault) {
             }
         }
         WorldFault::MoveLender => move_lender(world),
+        WorldFault::ChangeMembership => membership::change(world),
         WorldFault::ShareLender | WorldFault::LimitClient | WorldFault::RevokeClient => {
             client_faults::inject(world, lender, action);
         }
@@ -146,6 +148,7 @@ fn is_within_budget(world: &mut World, action: WorldFault) -> bool {
             | WorldFault::SpillLender
             | WorldFault::SilenceClient
             | WorldFault::RevokeClient
+            | WorldFault::ChangeMembership
     );
     if world.kernel.profile.within_budget && shrinks {
         // One at a time: a view that shrinks around a member that is already dead has lost more than one.
@@ -228,10 +231,11 @@ fn can_spare(world: &World, lender: usize) -> bool {
         let Some(serving) = world.processes.serving(process) else {
             return true;
         };
-        let lenders = serving.writer.status().lenders;
-        lenders
-            .iter()
-            .all(|lender| lender.role == LenderRole::Spare || lender.member)
+        let status = serving.writer.status();
+        // A view with another rule may follow.
+        let same_rule = status.rule == serving.writer.membership().rule;
+        let mut lenders = status.lenders.iter();
+        same_rule && lenders.all(|lender| lender.role == LenderRole::Spare || lender.member)
     });
     let survives = |view: &View| {
         let among = view
@@ -376,4 +380,5 @@ pub(crate) fn heal(world: &mut World) {
         disk.make_readable();
     }
     world.kernel.profile.loss_permille = 0;
+    membership::name_all(world);
 }

@@ -20,6 +20,8 @@ pub struct Lenders {
     lenders: Vec<SimLender>,
     /// Index of the lender that each address of the settings leads to now.
     at_address: Vec<Option<usize>>,
+    /// Whether each address is in the settings.
+    named: Vec<bool>,
     /// Whether an intruder has changed the journal's member, by lender.
     tampered: Vec<bool>,
     /// When each lender last lost its memory.
@@ -40,6 +42,7 @@ impl Lenders {
             lender.clients = Some(NamedClients::new(profile.window));
         }
         Lenders {
+            named: vec![true; profile.address_lenders.len()],
             at_address: profile.address_lenders.clone(),
             tampered: vec![false; lenders.len()],
             lost_at: vec![Time(0); lenders.len()],
@@ -65,16 +68,29 @@ impl Lenders {
         self.lenders.iter()
     }
 
-    /// Number of addresses in the settings.
+    /// Whether each address is in the settings.
+    pub(crate) fn named(&self) -> &[bool] {
+        &self.named
+    }
+
+    /// Changes which addresses are in the settings.
+    pub(crate) fn set_named(&mut self, named: &[bool]) {
+        self.named.copy_from_slice(named);
+    }
+
+    /// The addresses in the settings, by number.
+    pub(crate) fn named_addresses(&self) -> impl Iterator<Item = usize> {
+        (0..self.named.len()).filter(|&address| self.named[address])
+    }
+
+    /// Number of addresses, in the settings or not.
     pub(crate) fn address_count(&self) -> usize {
         self.at_address.len()
     }
 
     /// The lenders' addresses, as the settings have them.
     pub(crate) fn addresses(&self) -> Vec<String> {
-        (0..self.at_address.len())
-            .map(|index| format!("l{index}"))
-            .collect()
+        self.named_addresses().map(|index| format!("l{index}")).collect()
     }
 
     /// The lender to which an address leads now. `None`: no lender is there.

@@ -22,7 +22,7 @@
 //! | [`world`] | the parts together |
 //! | [`check`] | the oracles, one for each rule |
 //! | `delivery`, [`process`], `data::events` | drivers: they pass events to the machines inside |
-//! | `inject`, `damage`, `intruder`, `client_faults` | drivers: faults |
+//! | `inject`, `damage`, `intruder`, `client_faults`, `membership` | drivers: faults, and operators' orders |
 //! | `event_loop` | the event loop |
 //! | [`client`] | calls of programs, which run the world while they wait |
 //! | [`region`] | worlds of their own: several nodes that share a region, with its server |
@@ -58,6 +58,7 @@ mod lender_spill;
 pub mod lenders;
 mod log_image;
 mod log_reading;
+mod membership;
 mod named_clients;
 mod nemesis;
 mod net;

@@ -1,6 +1,6 @@
 //! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME]
-//! [--kept|--shared|--spills|--regions|--deposits|--files|--parties|--intruded|--named] [--verbose]`: runs
-//! seeds, reports, and exits with 1 if a seed broke a rule.
+//! [--kept|--shared|--spills|--regions|--deposits|--files|--parties|--intruded|--named|--elastic]
+//! [--verbose]`: runs seeds, reports, and exits with 1 if a seed broke a rule.
 #![forbid(unsafe_code)]
 
 use std::io::{BufWriter, Write};
@@ -10,14 +10,14 @@ use netram_proto::planted::{FaultSwitch, PlantedFault};
 use netram_sim::region::REGION_RULES;
 use netram_sim::runner::{SeedFailure, SeedsSummary, run_seeds, tell_story};
 use netram_sim::scenario::{
-    has_data_lender, has_named_clients, has_spills, is_database, is_deposit, is_files, is_intruded,
-    is_region, is_shared,
+    has_data_lender, has_named_clients, has_spills, is_database, is_deposit, is_elastic, is_files,
+    is_intruded, is_region, is_shared,
 };
 
 const USAGE: &str = "\
 netram-sim: runs netram's machines in a simulated world with seeded faults
 
-usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--spills|--regions|--deposits|--files|--parties|--intruded|--named] [--verbose]
+usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--spills|--regions|--deposits|--files|--parties|--intruded|--named|--elastic] [--verbose]
 
   --seeds N      number of worlds to run
   --from S       seed of the first world (0)
@@ -31,6 +31,7 @@ usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--sh
   --files        run only worlds of a directory of files (one in 37)
   --intruded     run only worlds in which a client with the cluster's key may mean harm (one in 12)
   --named        run only worlds in which lenders' clients may have names and limits (one in 15)
+  --elastic      run only worlds in which lenders, rule and number of members may change (one in 11)
   --parties      run only worlds of processes that have a database open (one in 20)
   --verbose      print the whole trace of a failing seed, and all counters
 ";
@@ -55,7 +56,8 @@ struct Arguments {
 type IsKind = fn(u64) -> bool;
 
 /// Flags that limit a run to a kind of world.
-const KINDS: [(&str, IsKind); 9] = [
+const KINDS: [(&str, IsKind); 10] = [
+    ("--elastic", is_elastic),
     ("--kept", has_data_lender),
     ("--shared", is_shared),
     ("--spills", has_spills),

@@ -74,6 +74,8 @@ pub enum WorldFault {
     LimitClient,
     /// A lender's operator revokes the key of the journal's client, and accepts it again later.
     RevokeClient,
+    /// The client's operator changes lenders, rule or number of members.
+    ChangeMembership,
 }
 
 /// Faults that are drawn for any world.
@@ -307,6 +309,17 @@ impl WorldProfile {
         self.domains.resize(self.lenders, String::from("d1"));
         self.address_lenders = (0..self.lenders).map(Some).collect();
         self.multicast &= self.lenders > 1;
+    }
+
+    /// Lets the client's operator change lenders, rule and number of members.
+    pub fn elastic(&mut self, rng: &mut Rng) {
+        self.fault_interval = Nanos::from_ms(rng.pick(&[30, 100, 300]));
+        self.faults.truncate(rng.index(6));
+        for _ in 0..self.faults.len().max(2) {
+            self.faults.push(WorldFault::ChangeMembership);
+        }
+        self.faults
+            .extend([WorldFault::CrashClient, WorldFault::CutClient]);
     }
 
     /// Gives lenders several addresses, and lets them move.

@@ -26,6 +26,17 @@ impl ProcessSlots {
         self.0[process] = slots.collect();
     }
 
+    /// Lets a slot of a process, which may be a new one, lead to `address`.
+    pub(crate) fn lead(&mut self, process: usize, slot: usize, address: usize) {
+        let slots = &mut self.0[process];
+        if slot == slots.len() {
+            slots.push(ProcessSlot { address, conn: None });
+        }
+        if slots[slot].address != address {
+            slots[slot] = ProcessSlot { address, conn: None };
+        }
+    }
+
     /// Number of slots of a process.
     pub(crate) fn count(&self, process: usize) -> usize {
         self.0[process].len()

@@ -24,7 +24,7 @@
 pub mod journal {
     pub use netram_journal::*;
     pub use netram_proto::id::{Epoch, JournalId, Lsn};
-    pub use netram_proto::journal::CommitRule;
+    pub use netram_proto::journal::{CommitRule, MembershipError};
     pub use netram_proto::port::{AppendError, CommitTicket, CommitVotes, RecordKind, RecordLog};
 }
 

@@ -62,8 +62,33 @@ pub(crate) fn has_copies(world: &World, process: usize) {
         fail(
             3,
             format!(
-                "view {} has {copies} copies, and {} are promised while lenders ask their clients to move away",
+                "view {} has {copies} copies, and {} are promised throughout",
                 host.view.version, world.copies_promised
+            ),
+        );
+    }
+}
+
+/// Whether lenders, rule and number of members of the open journal are as ordered.
+pub(crate) fn is_as_ordered(world: &World, process: usize) -> bool {
+    let serving = world.processes.serving(process);
+    serving.is_some_and(|serving| {
+        let status = serving.writer.status();
+        status.settled && !status.lenders.iter().any(|lender| lender.removed)
+    })
+}
+
+/// Checks that a change for which there were enough lenders, for long enough, is done.
+pub(crate) fn has_changed(world: &World, process: usize) {
+    if !is_as_ordered(world, process) {
+        let status = world
+            .processes
+            .serving(process)
+            .map(|serving| serving.writer.status());
+        fail(
+            3,
+            format!(
+                "there are lenders enough for a change of the membership, and it is not done: {status:?}"
             ),
         );
     }

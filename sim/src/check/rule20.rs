@@ -60,7 +60,10 @@ pub(crate) fn gave_up(world: &World, process: usize, lender: usize) {
 pub(crate) fn is_member(writer: &JournalWriter, slot: usize, memory: Incarnation) -> bool {
     let is_member = |lender: &JournalLenderStatus| lender.role == LenderRole::Member;
     let lenders = writer.status().lenders;
-    is_member(&lenders[slot])
+    lenders
+        .iter()
+        .find(|lender| lender.index == slot)
+        .is_some_and(is_member)
         || lenders
             .iter()
             .any(|lender| is_member(lender) && lender.incarnation == memory)

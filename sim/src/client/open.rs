@@ -372,8 +372,10 @@ fn serve(
     let host = &world.hosts[world.processes[process].host];
     let around = (&world.lenders, &world.data, voter);
     let serving = ServingState::new(&world.kernel, host, files, taken.end, around);
-    let addresses = world.lenders.address_count();
-    world.network.slots_mut().set(process, 0..addresses);
+    world
+        .network
+        .slots_mut()
+        .set(process, world.lenders.named_addresses());
     world.processes[process].phase = ProcessPhase::Serving(Box::new(serving));
     world.kernel.mark(5, taken.end.lsn.0);
     world

@@ -245,7 +245,7 @@ pub(super) fn pump(world: &mut World, process: usize, serving: &mut ServingState
                 .multicast(&mut world.kernel, &world.lenders, from, outgoing.header, &body);
         }
     }
-    for slot in 0..world.lenders.address_count() {
+    for slot in 0..serving.writer.lender_count() {
         if serving.writer.wants_connection(slot, now) {
             if let Some(old) = world.network.slots().conn(process, slot) {
                 world

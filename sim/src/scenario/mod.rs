@@ -4,6 +4,7 @@ mod copies;
 mod deletion;
 mod distant;
 mod drains;
+mod elastic;
 mod files;
 mod journal;
 mod member;
@@ -26,7 +27,7 @@ use netram_proto::time::Nanos;
 use crate::coverage::Coverage;
 use crate::database;
 use crate::deposit;
-use crate::profile::{LinkKind, WorldProfile};
+use crate::profile::{LinkKind, WorldFault, WorldProfile};
 use crate::region;
 use crate::rng::Rng;
 use crate::trace::{EventTrace, TraceSink};
@@ -86,6 +87,9 @@ const DRAINS_DRAW: u64 = 0x6472_6169_6E73_2121;
 
 /// Mixed into a seed to draw which worlds have lenders whose machines lack memory.
 const PRESSURE_DRAW: u64 = 0x7072_6573_7365_6421;
+
+/// Mixed into a seed to draw in which worlds lenders, rule and number of members change, and how.
+const ELASTIC_DRAW: u64 = 0x656C_6173_7469_6321;
 
 /// Mixed into a seed to draw which worlds have a client with the cluster's key that means harm.
 const INTRUDER_DRAW: u64 = 0x696E_7472_7564_6521;
@@ -165,6 +169,19 @@ pub fn has_pressure(seed: u64) -> bool {
     !has_drains(seed) && Rng::new(seed ^ PRESSURE_DRAW).chance(40)
 }
 
+/// Whether lenders, rule and number of members of the open journal change in the world of `seed`, if it is
+/// one in which a client journals alone.
+pub fn is_elastic(seed: u64) -> bool {
+    let watched = has_drains(seed) || has_pressure(seed);
+    let others = watched || is_intruded(seed) || has_spills(seed) || has_named_clients(seed);
+    !others && Rng::new(seed ^ ELASTIC_DRAW).chance(120)
+}
+
+/// Whether copies are promised throughout in the world of `seed`, if it is an elastic one.
+fn is_steadily_elastic(seed: u64) -> bool {
+    is_elastic(seed) && Rng::new(seed ^ ELASTIC_DRAW ^ 1).chance(400)
+}
+
 /// Whether lenders have several addresses in the world of `seed`, or move, if its links are streams.
 pub fn has_many_addresses(seed: u64) -> bool {
     Rng::new(seed ^ ADDRESSES_DRAW).chance(200)
@@ -200,9 +217,14 @@ fn separate_world(seed: u64) -> Option<RunWorld> {
     is_database(seed).then_some(database::run as RunWorld)
 }
 
-/// Adapts the world of `seed`, in which a client journals alone.
-fn profile_alone(seed: u64, profile: &mut WorldProfile) {
-    if has_drains(seed) {
+/// Adapts the world of `seed`, in which a client journals, alone or as a node.
+fn profile_journal(seed: u64, (alone, shared): (bool, bool), profile: &mut WorldProfile) {
+    if !alone {
+        let changes = shared && is_elastic(seed);
+        profile
+            .faults
+            .extend(changes.then_some(WorldFault::ChangeMembership));
+    } else if has_drains(seed) {
         profile.drained(&mut Rng::new(seed ^ DRAINS_DRAW ^ 1));
     } else if has_pressure(seed) {
         profile.drained(&mut Rng::new(seed ^ PRESSURE_DRAW ^ 1));
@@ -212,6 +234,10 @@ fn profile_alone(seed: u64, profile: &mut WorldProfile) {
         profile.spilling(&mut Rng::new(seed ^ SPILL_DRAW ^ 1));
     } else if has_named_clients(seed) {
         profile.name_clients();
+    } else if is_steadily_elastic(seed) {
+        profile.drained(&mut Rng::new(seed ^ ELASTIC_DRAW ^ 2));
+    } else if is_elastic(seed) {
+        profile.elastic(&mut Rng::new(seed ^ ELASTIC_DRAW ^ 2));
     }
 }
 
@@ -257,9 +283,9 @@ pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceSink>) -> RunOutc
     let (drains, pressure) = (alone && has_drains(seed), alone && has_pressure(seed));
     if quiet {
         profile.quiet(&mut quietly);
-    } else if alone {
-        profile_alone(seed, &mut profile);
     }
+    let elastic = alone && is_steadily_elastic(seed);
+    profile_journal(seed, (alone, shared), &mut profile);
     profile.timing.idle = Nanos::from_ms(quietly.pick(&[50, 200, 1000]));
     if kept {
         replica::adapt(&mut profile);
@@ -270,6 +296,7 @@ pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceSink>) -> RunOutc
         _ if quiet => quiet::run(&mut world),
         _ if drains => drains::run(&mut world),
         _ if pressure => pressure::run(&mut world),
+        _ if elastic => elastic::run(&mut world),
         _ if distant => distant::run(&mut world),
         _ if shared => shared::run(&mut world),
         _ if kept => world = replica::run(world),

@@ -6,7 +6,7 @@ use netram_sim::region::REGION_RULES;
 use netram_sim::runner::{SeedFailure, run_seed};
 use netram_sim::scenario::{
     has_copy, has_data_lender, has_drains, has_named_clients, has_pressure, has_spills, is_database,
-    is_deposit, is_intruded, is_region, is_rolled_back, is_shared,
+    is_deposit, is_elastic, is_intruded, is_region, is_rolled_back, is_shared,
 };
 
 /// Maximum number of seeds until a fault is found. Most need fewer than a hundred.
@@ -57,6 +57,9 @@ const OF_NAMED_CLIENTS: [PlantedFault; 2] = [
     PlantedFault::RevokedWindowDropped,
 ];
 
+/// These need orders that change lenders, rule and number of members; all other worlds are left out.
+const OF_ELASTIC: [PlantedFault; 2] = [PlantedFault::RuleBeforeDurable, PlantedFault::RemovedAtOnce];
+
 /// These need several processes that have a database open; all other worlds are left out.
 const OF_PARTIES: [PlantedFault; 3] = [
     PlantedFault::CacheTrusted,
@@ -98,6 +101,7 @@ fn found(fault: PlantedFault) -> SeedFailure {
         .filter(|&seed| !OF_NAMED_CLIENTS.contains(&fault) || has_named_clients(seed))
         .filter(|&seed| !OF_PRESSURE.contains(&fault) || has_pressure(seed))
         .filter(|&seed| fault != PlantedFault::LeavesUnreplaced || has_drains(seed))
+        .filter(|&seed| !OF_ELASTIC.contains(&fault) || is_elastic(seed))
         .filter(|&seed| fault != PlantedFault::SaltIgnored || is_rolled_back(seed))
         .find_map(|seed| run_seed(seed, FaultSwitch::with(fault)).err());
     match failing {
@@ -144,6 +148,8 @@ faults! {
     dropping_a_silent_window_before_its_file_is_whole_is_found: SilentDroppedEarly breaks [0, 1, 5];
     writing_a_silent_window_that_may_still_grow_is_found: SilentNotFrozen breaks [1, 2, 5];
     leaving_a_drained_lender_too_early_is_found: LeavesUnreplaced breaks [3];
+    counting_a_new_rule_before_it_is_durable_is_found: RuleBeforeDurable breaks [1, 3, 13];
+    releasing_a_removed_member_before_it_is_replaced_is_found: RemovedAtOnce breaks [16];
     ignoring_a_seal_is_found: MemberFenceIgnored breaks [4];
     ignoring_a_fence_is_found: WriterFenceIgnored breaks [4];
     forgetting_a_seal_that_must_hold_is_found: FenceForgotten breaks [4];

@@ -5,11 +5,12 @@ use std::time::Duration;
 use netram_proto::id::Lsn;
 use netram_proto::journal::{CommitRule, MulticastTiming, View, Voter, WriterConfig, WriterTimings};
 use netram_proto::limit::{
-    DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, LENDERS_MAX, LOG_ALIGN, MEMBERS_MAX, WINDOW_BYTES_MAX,
-    WINDOW_BYTES_MIN,
+    DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, LOG_ALIGN, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN,
 };
 use netram_transport::multicast::TTL_DEFAULT;
 use netram_transport::{MulticastGroup, NetAddress, Security, WaitPolicy};
+
+use crate::membership::Membership;
 
 /// Default bytes of the ring. At 100 MB/s of commits it bridges a disk stall of 80 ms.
 pub const WINDOW_BYTES_DEFAULT: u64 = 8 * 1024 * 1024;
@@ -155,37 +156,14 @@ impl JournalConfig {
 
     /// The number of members below which commits wait for the disk.
     pub fn min(&self) -> usize {
-        self.members_min.unwrap_or(self.rule.copies(self.members)).max(1)
+        Membership::from(self).min()
     }
 
     /// Checks the settings for contradictions and limits; the error says which.
     pub(crate) fn check(&self) -> Result<(), String> {
         let wrong = |what: String| Err(what);
-        if self.lenders.len() > LENDERS_MAX {
-            return wrong(format!(
-                "{} lenders are configured; at most {LENDERS_MAX} are possible",
-                self.lenders.len()
-            ));
-        }
-        if self.members > MEMBERS_MAX || self.members > self.lenders.len() {
-            return wrong(format!(
-                "{} members are asked for, of {} lenders; give at least as many lenders as members, and at most {MEMBERS_MAX} members",
-                self.members,
-                self.lenders.len()
-            ));
-        }
-        if self.members > 0 && self.rule.copies(self.members) > self.members {
-            return wrong(format!(
-                "the commit rule {} cannot be met by {} members",
-                self.rule, self.members
-            ));
-        }
-        if self.members_min.is_some_and(|min| min > self.members) {
-            return wrong(format!(
-                "the minimum of members exceeds the {} members asked for",
-                self.members
-            ));
-        }
+        let membership = Membership::from(self);
+        membership.wanted().check().map_err(|error| error.to_string())?;
         if !(WINDOW_BYTES_MIN..=WINDOW_BYTES_MAX).contains(&self.window_bytes) {
             return wrong(format!(
                 "a window of {} bytes is out of bounds; choose {WINDOW_BYTES_MIN} to {WINDOW_BYTES_MAX}",
@@ -202,15 +180,6 @@ impl JournalConfig {
             return wrong(format!(
                 "a datagram of {bytes} bytes is out of bounds; choose {DATAGRAM_BYTES_MIN} to {DATAGRAM_BYTES_MAX}"
             ));
-        }
-        let mut seen: Vec<&NetAddress> = Vec::new();
-        for address in &self.lenders {
-            if seen.contains(&address) {
-                return wrong(format!(
-                    "{address} is named twice; two copies at one lender are one copy"
-                ));
-            }
-            seen.push(address);
         }
         Ok(())
     }

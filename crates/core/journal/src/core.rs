@@ -10,7 +10,7 @@ use netram_proto::journal::{JournalWriter, LogFile, LogSuperblock, SlotPair, Vie
 use netram_proto::port::IoError;
 use netram_proto::time::Time;
 use netram_proto::wire::{ChainPoint as Chain, CrcSeed, record_bytes};
-use netram_transport::{Link, MulticastSender};
+use netram_transport::{Link, MulticastSender, Security};
 
 use crate::commit_waiters::CommitWaiters;
 use crate::config::JournalConfig;
@@ -35,6 +35,8 @@ pub(crate) struct Core {
     pub(crate) disk_error: Option<IoError>,
     pub(crate) closed: bool,
     pub(crate) seed: CrcSeed,
+    /// The protection of links to lenders.
+    pub(crate) security: Security,
 }
 
 /// The log file's superblock, and whether a sync of the file ever failed. All syncs of the file take this
@@ -107,6 +109,8 @@ pub(crate) struct JournalState {
     pub(crate) counting: AtomicBool,
     /// Whether commits wait for the disk even if members would do. Written by `DiskDemand`.
     pub(crate) disk_required: AtomicBool,
+    /// Whether the journal has no lender: only the disk can complete a commit.
+    pub(crate) lenderless: AtomicBool,
     pub(crate) waiting: CommitWaiters,
     pub(crate) disk: DiskSignal,
     /// The disk writer; a thread holds its lock while it writes.
@@ -174,6 +178,7 @@ impl JournalState {
                 disk_error: None,
                 closed: false,
                 seed,
+                security: parts.config.security.clone(),
             }),
             room: Condvar::new(),
             acked: AtomicU64::new(end.lsn.0),
@@ -184,6 +189,7 @@ impl JournalState {
             halted: AtomicBool::new(false),
             counting: AtomicBool::new(false),
             disk_required: AtomicBool::new(false),
+            lenderless: AtomicBool::new(parts.config.lenders.is_empty()),
             waiting: parts.waiting,
             disk: DiskSignal::default(),
             drain: Mutex::new(DiskWriter::new(parts.drain)),
@@ -226,9 +232,9 @@ impl JournalState {
 
     /// For each lender the reason why it does not count, from its link and the writer's status. Allocates.
     pub(crate) fn reasons(core: &Core, status: &WriterStatus) -> Vec<Option<UncountedReason>> {
-        let lenders = status.lenders.iter().enumerate();
+        let lenders = status.lenders.iter();
         lenders
-            .map(|(index, lender)| UncountedReason::of(lender, core.links.failure(index)))
+            .map(|lender| UncountedReason::of(lender, core.links.failure(lender.index)))
             .collect()
     }
 
@@ -263,7 +269,7 @@ impl JournalState {
             }
         }
         for index in core.writer.take_disconnects().iter() {
-            if core.links.remove(index).is_some() {
+            if core.links.remove(index).is_some() && !core.writer.address(index).is_empty() {
                 tracing::warn!(
                     lender = core.writer.address(index),
                     "dropped the lender: it was silent for too long or broke the protocol"

@@ -68,7 +68,7 @@ fn pause_for(shared: &JournalState, pause: Duration) {
 /// way. Otherwise asks the disk thread to write.
 pub(crate) fn write_or_request(shared: &JournalState, durability: Durability) {
     // With lenders, a commit that any vote may complete must keep listening to them, since the disk may hang.
-    let disk_alone = durability == Durability::Disk || shared.config.lenders.is_empty();
+    let disk_alone = durability == Durability::Disk || shared.lenderless.load(Ordering::Relaxed);
     if !disk_alone {
         return shared.request_sync();
     }

@@ -25,6 +25,7 @@ use crate::error::{JournalCreateError, JournalGrowError, JournalOpenError};
 use crate::fork::ForkMark;
 use crate::maintenance::ViewFile;
 use crate::open::{self, GrowReport, JournalRecovery, OpenCheck};
+use crate::orders::OrderListener;
 use crate::paths::{JournalLayout, JournalLock, JournalPaths};
 use crate::reason::{QuorumError, UncountedReason};
 use crate::records;
@@ -35,8 +36,8 @@ use crate::seal::DataKey;
 /// A child of `fork` has neither the threads nor the links. In it the journal refuses appends and waits
 /// ([`AppendError::Closed`]), and dropping it leaves lock, members and files to the parent.
 pub struct Journal {
-    mark: ForkMark,
-    shared: Arc<JournalState>,
+    pub(crate) mark: ForkMark,
+    pub(crate) shared: Arc<JournalState>,
     id: JournalId,
     disk: Option<JoinHandle<()>>,
     maintenance: Option<JoinHandle<ViewFile>>,
@@ -143,8 +144,9 @@ impl Journal {
             .spawn(move || crate::disk::run(&for_disk))
             .map_err(system("starting the disk thread"))?;
         let (for_keeper, view_file) = (Arc::clone(&shared), opened.view_file);
+        let orders = OrderListener::bind(view_file.newest().writer);
         let maintenance = builder("netram-upkeep")
-            .spawn(move || crate::maintenance::run(&for_keeper, view_file))
+            .spawn(move || crate::maintenance::run(&for_keeper, view_file, orders))
             .map_err(system("starting the maintenance thread"))?;
         Ok((
             Journal {

@@ -22,6 +22,7 @@
 //! | `commit_wait` | waiting for commits: one leader polls the links, followers watch; the disk votes too |
 //! | `commit_waiters` | the waiting threads: who leads, who sleeps, how they are woken |
 //! | `disk` | the thread that writes the ring to the log and syncs it |
+//! | [`membership`], [`orders`] | changing lenders and rule while a journal is open; orders of other processes |
 //! | `links`, `maintenance` | links to lenders; the thread that reconnects them, keeps time and stores views |
 //! | [`open`] | recovery, from the lock to the first append |
 //! | [`owner`] | the owner of a journal on its links: proofs and signed fences |
@@ -57,8 +58,10 @@ pub mod inspect;
 mod journal;
 mod links;
 mod maintenance;
+pub mod membership;
 mod name;
 pub mod open;
+pub mod orders;
 pub mod orphan;
 pub mod owner;
 pub mod paths;
@@ -79,6 +82,7 @@ pub use follow::JournalFollower;
 pub use fork::ForkMark;
 pub use inspect::JournalInspector;
 pub use journal::{Journal, JournalStatus};
+pub use membership::{Membership, MembershipChangeError};
 pub use open::{GrowReport, JournalRecovery, OpenCheck, claim_note};
 pub use orphan::OrphanJournal;
 pub use paths::{JournalInit, JournalLayout, JournalLock, JournalPaths, LogBlocks};

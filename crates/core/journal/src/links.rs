@@ -93,6 +93,12 @@ impl LenderLinks {
         }
     }
 
+    /// Makes room for `count` lenders.
+    pub(crate) fn grow(&mut self, count: usize) {
+        let count = count.max(self.slots.len());
+        self.slots.resize_with(count, Slot::default);
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.slots.len()
     }

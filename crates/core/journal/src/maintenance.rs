@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use netram_proto::failure::{CallError, RetryPolicy, RetryVerdict};
 use netram_proto::journal::{SlotPair, View};
-use netram_transport::connect;
+use netram_transport::{Link, NetAddress, NetAddressError, Security, connect};
 
 use crate::core::{Core, JournalState};
 use crate::file::DiskFile;
+use crate::orders::OrderListener;
 use crate::reason::LinkFailure;
 
 /// Interval at which the writer is told the time. It bounds how late a silent lender is noticed.
@@ -65,7 +66,11 @@ impl ViewFile {
 }
 
 /// Runs until the journal is closed, and returns the view file for the last view.
-pub(crate) fn run(shared: &Arc<JournalState>, mut view_file: ViewFile) -> ViewFile {
+pub(crate) fn run(
+    shared: &Arc<JournalState>,
+    mut view_file: ViewFile,
+    mut orders: Option<OrderListener>,
+) -> ViewFile {
     let mut pending = PendingView::default();
     loop {
         let (view, wanted) = {
@@ -82,13 +87,19 @@ pub(crate) fn run(shared: &Arc<JournalState>, mut view_file: ViewFile) -> ViewFi
             core.writer.on_tick(shared.now());
             shared.send(&mut core);
             let now = shared.now();
-            let wanted: Vec<usize> = (0..core.writer.lender_count())
-                .filter(|&index| core.writer.wants_connection(index, now))
+            let wanted: Vec<ConnectTask> = (0..core.writer.lender_count())
+                .filter_map(|index| {
+                    let wants = core.writer.wants_connection(index, now);
+                    wants.then(|| ConnectTask::of(&core, index))
+                })
                 .collect();
             (core.writer.view_to_store(), wanted)
         };
-        for index in wanted {
-            start_connecting(shared, index);
+        for task in wanted {
+            start_connecting(shared, task);
+        }
+        if let Some(orders) = &mut orders {
+            orders.serve(shared);
         }
         if let Some(view) = view {
             announce(shared, view_file.newest(), &view);
@@ -155,17 +166,39 @@ fn store(shared: &JournalState, view_file: &mut ViewFile, pending: &mut PendingV
     false
 }
 
+/// A connection that is to be made.
+struct ConnectTask {
+    index: usize,
+    address: String,
+    security: Security,
+}
+
+impl ConnectTask {
+    fn of(core: &Core, index: usize) -> ConnectTask {
+        ConnectTask {
+            index,
+            address: core.writer.address(index).to_owned(),
+            security: core.security.clone(),
+        }
+    }
+
+    fn connect(&self) -> Result<Link, LinkFailure> {
+        // The writer was given the text of an address.
+        let unlikely = |error: NetAddressError| LinkFailure::LocalSystem(error.to_string());
+        let address: NetAddress = self.address.parse().map_err(unlikely)?;
+        connect(&address, &self.security, CONNECT_TIMEOUT).map_err(|error| LinkFailure::from(&error))
+    }
+}
+
 /// Connects in a new thread, so that a silent host does not stop the maintenance thread's clock.
-fn start_connecting(shared: &Arc<JournalState>, index: usize) {
-    let connecting = Arc::clone(shared);
+fn start_connecting(shared: &Arc<JournalState>, task: ConnectTask) {
+    let (connecting, index) = (Arc::clone(shared), task.index);
     let spawned = std::thread::Builder::new()
         .name("netram-connect".into())
         .spawn(move || {
             let shared = connecting;
-            let address = &shared.config.lenders[index];
-            let connected = connect(address, &shared.config.security, CONNECT_TIMEOUT)
-                .map_err(|error| LinkFailure::from(&error));
-            let connected = connected.and_then(|mut link| {
+            let address = &task.address;
+            let connected = task.connect().and_then(|mut link| {
                 let introduced = shared.owner.introduce(&mut link);
                 introduced.map_or(Err(LinkFailure::CutOff), |()| Ok(link))
             });

@@ -38,6 +38,8 @@ pub enum UncountedReason {
     Joining,
     /// The lender shares a power domain with this machine or the members.
     OneDomain,
+    /// The lender was removed while the journal was open.
+    Removed,
     /// Enough other lenders are members.
     Spare,
 }
@@ -181,6 +183,7 @@ impl UncountedReason {
             (None, None, _) if lender.stopping => UncountedReason::Stopping,
             (None, None, _) if lender.draining => UncountedReason::Draining,
             (None, None, _) if lender.reclaiming => UncountedReason::Reclaiming,
+            (None, None, _) if lender.removed => UncountedReason::Removed,
             (None, None, LenderRole::Joining | LenderRole::CatchingUp(_)) => UncountedReason::Joining,
             (None, None, _) if lender.unfit => UncountedReason::OneDomain,
             (None, None, LenderRole::Spare | LenderRole::Member) => UncountedReason::Spare,
@@ -203,6 +206,7 @@ impl fmt::Display for UncountedReason {
             UncountedReason::Stopping => out.write_str("it is stopping"),
             UncountedReason::Draining => out.write_str("its operator drains it"),
             UncountedReason::Reclaiming => out.write_str("its machine is short of memory"),
+            UncountedReason::Removed => out.write_str("it was removed and is being told"),
             UncountedReason::Joining => out.write_str("it is receiving the log's records"),
             UncountedReason::OneDomain => out.write_str(
                 "it shares a power domain with this machine or the members: set its domain with `netram lender serve --domain`",
@@ -347,6 +351,7 @@ mod tests {
 
     fn lender(link: LinkPhase) -> JournalLenderStatus {
         JournalLenderStatus {
+            index: 0,
             address: "tcp://10.0.0.2:7420".to_owned(),
             domain: String::new(),
             incarnation: Incarnation(0),
@@ -361,6 +366,7 @@ mod tests {
             draining: false,
             reclaiming: false,
             unfit: false,
+            removed: false,
         }
     }
 

@@ -11,11 +11,13 @@
 //! | [`die_with_parent`] | makes the kernel kill this process when its parent ends |
 //! | [`hide_memory`] | keeps this process out of core dumps and debuggers |
 //! | [`files`] | opens files in directories that another user may be able to write |
+//! | [`lines`] | reads lines that another process sends over a socket |
 //! | [`rights`] | says with whose rights root works on a path, and takes them |
 //! | [`secret`] | checks mode and owner of a file that holds a secret |
 #![forbid(unsafe_code)]
 
 pub mod files;
+pub mod lines;
 pub mod rights;
 pub mod secret;
 

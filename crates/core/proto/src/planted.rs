@@ -24,6 +24,10 @@ pub enum PlantedFault {
     LeavesUnreplaced,
     /// (3) A member whose lender asks its window back leaves although nothing can take its place.
     ReclaimTakesCopy,
+    /// (3) A changed commit rule counts before the view with it is durable.
+    RuleBeforeDurable,
+    /// (3) A removed member is told to free its window while the durable view names it.
+    RemovedAtOnce,
     /// (4) A fenced member still accepts appends of a lower epoch.
     MemberFenceIgnored,
     /// (4) A fenced writer continues.
@@ -179,7 +183,7 @@ pub enum PlantedFault {
 
 impl PlantedFault {
     /// All faults, in the order of their rules.
-    pub const ALL: [PlantedFault; 82] = [
+    pub const ALL: [PlantedFault; 84] = [
         PlantedFault::AnyInsteadOfRule,
         PlantedFault::StaleAckCounts,
         PlantedFault::MulticastCountsAsHeld,
@@ -189,6 +193,8 @@ impl PlantedFault {
         PlantedFault::NoViewGate,
         PlantedFault::LeavesUnreplaced,
         PlantedFault::ReclaimTakesCopy,
+        PlantedFault::RuleBeforeDurable,
+        PlantedFault::RemovedAtOnce,
         PlantedFault::MemberFenceIgnored,
         PlantedFault::WriterFenceIgnored,
         PlantedFault::FenceForgotten,

@@ -4,7 +4,9 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
-use super::wire::{LineError, VolumeReply, VolumeRequest, read_line};
+use netram_process::lines::{LineError, read_line};
+
+use super::wire::{VolumeReply, VolumeRequest};
 use super::{REPLY_BYTES_MAX, REPLY_TIMEOUT, REQUEST_TIMEOUT};
 use crate::paths::VolumePaths;
 use crate::scrub::TaskProgress;

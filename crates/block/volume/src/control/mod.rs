@@ -14,7 +14,7 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | [`wire`] | the lines, and reading them from an untrusted peer |
+//! | [`wire`] | the lines |
 //! | [`server`] | listening, and serving requests |
 //! | [`client`] | sending requests |
 //! | [`report`] | the status in JSON |

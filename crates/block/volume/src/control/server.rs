@@ -13,11 +13,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use netram_block::BlockDevice;
+use netram_process::lines::{is_ours, read_line};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::report::{VolumeFrontend, VolumeReport};
-use super::wire::{VolumeReply, VolumeRequest, read_line};
+use super::wire::{VolumeReply, VolumeRequest};
 use super::{PROGRESS_INTERVAL, REQUEST_BYTES_MAX, REQUEST_TIMEOUT, SESSIONS_MAX};
 use crate::paths::VolumePaths;
 use crate::resync::resync;
@@ -189,12 +190,6 @@ fn let_in(shared: &Arc<ControlInner>, stream: UnixStream) {
             tracing::error!(%error, "cannot start a thread for a connection to the volume's control socket")
         }
     }
-}
-
-/// The socket's permissions ensure the same, unless another user can change the directory.
-fn is_ours(stream: &UnixStream) -> bool {
-    let peer = rustix::net::sockopt::socket_peercred(stream);
-    peer.is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
 }
 
 /// Marks a scrub as running until dropped.

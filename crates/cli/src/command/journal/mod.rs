@@ -4,8 +4,13 @@ mod check;
 mod create;
 #[cfg(feature = "products")]
 mod delete;
+mod lenders;
+mod membership;
+mod membership_file;
 mod recover;
+mod reload;
 mod status;
+mod terms;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -22,7 +27,8 @@ use crate::output;
 ///
 /// A journal is a directory with a log of fixed size, the list of lenders that hold its newest
 /// bytes, and the key that encrypts what they hold. Volumes, mounted directories and databases
-/// have journals of their own, which their own commands look after.
+/// have journals of their own, which their own commands look after; but `lenders`, `add-lender`,
+/// `remove-lender`, `set` and `reload` take these, too.
 ///
 ///   netram journal create /var/lib/bank/journal --size 64MiB
 ///   netram journal status /var/lib/bank/journal
@@ -33,6 +39,11 @@ pub enum JournalCommand {
     Create(create::CreateJournal),
     Status(status::ShowJournal),
     Check(check::CheckJournal),
+    Lenders(lenders::ListLenders),
+    AddLender(lenders::AddLender),
+    RemoveLender(lenders::RemoveLender),
+    Set(terms::SetTerms),
+    Reload(reload::ReloadMembership),
     Recover(recover::RecoverJournal),
     #[cfg(feature = "products")]
     Delete(delete::DeleteJournal),
@@ -44,6 +55,11 @@ impl JournalCommand {
             JournalCommand::Create(create) => create.run(),
             JournalCommand::Status(status) => status.run(),
             JournalCommand::Check(check) => check.run(),
+            JournalCommand::Lenders(lenders) => lenders.run(),
+            JournalCommand::AddLender(add) => add.run(),
+            JournalCommand::RemoveLender(remove) => remove.run(),
+            JournalCommand::Set(terms) => terms.run(),
+            JournalCommand::Reload(reload) => reload.run(),
             JournalCommand::Recover(recover) => recover.run(),
             #[cfg(feature = "products")]
             JournalCommand::Delete(delete) => delete.run(),

@@ -10,7 +10,7 @@ mod status;
 mod table;
 mod volume;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -48,6 +48,24 @@ impl MountCommand {
             MountCommand::Detach(detach) => detach.run(),
             MountCommand::Recover(recover) => recover.run(),
         }
+    }
+}
+
+/// The journal or the volume on which the directory `path` is mounted; `None` if it is no mounted directory
+/// of netram's.
+pub(crate) fn mounted_on(path: &Path) -> Result<Option<PathBuf>> {
+    let Ok(dir) = path.canonicalize() else {
+        return Ok(None);
+    };
+    let mount = table::mounted()?.into_iter().rev().find(|mount| mount.dir == dir);
+    match mount.map(|mount| mount.on) {
+        Some(table::MountBase::Journal(Some(journal))) => Ok(Some(journal)),
+        Some(table::MountBase::Journal(None)) => anyhow::bail!(
+            "{} is mounted, and its journal is known only to the user who mounted it; try it as that user",
+            dir.display()
+        ),
+        Some(table::MountBase::Volume { volume, .. }) => Ok(Some(volume)),
+        None => Ok(None),
     }
 }
 

@@ -18,11 +18,13 @@ const CUT_BYTES: u64 = 96 << 20;
 /// Writes after which fio is surely under way, and not only its file made.
 const BEGUN: u64 = 50;
 const ROUND: Duration = Duration::from_secs(2);
+/// Time from an order to the crash in its midst.
+const SHORT: Duration = Duration::from_millis(100);
 
 #[test]
 fn fio_verifies_what_it_wrote_before_and_while_the_server_was_killed() {
     let test = "fio_verifies_what_it_wrote_before_and_while_the_server_was_killed";
-    let Some(site) = UsersTestbed::new(test, FileSystem::Ext4, &["fio"]) else {
+    let Some(mut site) = UsersTestbed::new(test, FileSystem::Ext4, &["fio"]) else {
         return;
     };
     let mut rounds = Rounds::new(2);
@@ -31,7 +33,10 @@ fn fio_verifies_what_it_wrote_before_and_while_the_server_was_killed() {
         let seed = rounds.random.next();
         let whole = Job::Whole { seed };
         whole.run(&site.mounted(), &[]).unwrap();
-        let cut = cut_off(&site, &mut rounds, seed);
+        let cut = cut_off(&mut site, &mut rounds, seed, &mut |site, rounds| {
+            rounds.let_it_run(ROUND);
+            site.crash();
+        });
         site.recover();
         whole.run(&site.mounted(), &["--verify_only"]).unwrap();
         // fio takes a job of no bytes for one of the file's size.
@@ -45,6 +50,36 @@ fn fio_verifies_what_it_wrote_before_and_while_the_server_was_killed() {
         "{} kills, {acked} bytes acknowledged while it was killed",
         rounds.done()
     );
+    assert!(acked > 0, "nothing was under way at any kill");
+    site.close();
+}
+
+/// Lenders join the open volume and leave it, its rule changes, and its server is killed in the midst of it.
+#[test]
+fn fio_verifies_what_it_wrote_while_lenders_joined_and_left() {
+    let test = "fio_verifies_what_it_wrote_while_lenders_joined_and_left";
+    let Some(mut site) = UsersTestbed::new(test, FileSystem::Ext4, &["fio"]) else {
+        return;
+    };
+    let mut rounds = Rounds::new(2);
+    let mut acked = 0;
+    while rounds.another() {
+        site.wait_for_members();
+        let seed = rounds.random.next();
+        let cut = cut_off(&mut site, &mut rounds, seed, &mut |site, rounds| {
+            site.exchange_lenders();
+            site.begin_change(rounds.random.below(2) == 0);
+            rounds.let_it_run(SHORT);
+            site.crash();
+        });
+        site.recover();
+        if cut > 0 {
+            let cut = Job::Cut { seed, bytes: cut };
+            cut.run(&site.mounted(), &["--verify_only"]).unwrap();
+        }
+        acked += cut;
+    }
+    eprintln!("{} kills, {acked} bytes acknowledged", rounds.done());
     assert!(acked > 0, "nothing was under way at any kill");
     site.close();
 }
@@ -94,8 +129,13 @@ impl Job {
     }
 }
 
-/// Writes while the server is killed: bytes that were acknowledged.
-fn cut_off(site: &UsersTestbed, rounds: &mut Rounds, seed: u64) -> u64 {
+/// Writes while `crash` kills the server: bytes that were acknowledged.
+fn cut_off(
+    site: &mut UsersTestbed,
+    rounds: &mut Rounds,
+    seed: u64,
+    crash: &mut dyn FnMut(&mut UsersTestbed, &mut Rounds),
+) -> u64 {
     let bytes = CUT_BYTES;
     let job = Job::Cut { seed, bytes };
     let mut command = job.command(&site.mounted());
@@ -109,8 +149,7 @@ fn cut_off(site: &UsersTestbed, rounds: &mut Rounds, seed: u64) -> u64 {
     );
     // On a busy machine it takes its time to begin.
     until("fio writes", || site.writes() > before + BEGUN);
-    rounds.let_it_run(ROUND);
-    site.crash();
+    crash(site, rounds);
     let output = running.wait_with_output().unwrap();
     // It complains in front of its report.
     let text = String::from_utf8_lossy(&output.stdout);

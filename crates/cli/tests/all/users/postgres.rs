@@ -81,6 +81,44 @@ fn programs() -> PathBuf {
     newest.unwrap_or_default()
 }
 
+/// Lenders join the volume and leave it under pgbench, its rule changes, and both are killed in the midst.
+#[test]
+fn postgresql_misses_no_commit_while_lenders_joined_and_left() {
+    let test = "postgresql_misses_no_commit_while_lenders_joined_and_left";
+    let programs = [&format!("{}/initdb", programs().display()), "setpriv", "psql"];
+    let Some(mut site) = UsersTestbed::new(test, FileSystem::Ext4, &programs) else {
+        return;
+    };
+    let mut rounds = Rounds::new(1);
+    let database = Postgres::make(&site);
+    let (mut acked, mut doubtful, mut kills) = (0, 0, 0);
+    let mut server = database.start();
+    database.run("pgbench", &["--initialize", "--quiet"]).unwrap();
+    while rounds.another() {
+        site.wait_for_members();
+        let mut clients = database.start_clients(kills);
+        rounds.let_it_run(ROUND);
+        site.exchange_lenders();
+        site.begin_change(rounds.random.below(2) == 0);
+        let killed = site.crash_after(SystemTime::now);
+        server.kill();
+        until("the clients end", || {
+            clients.child().try_wait().unwrap().is_some()
+        });
+        let told = database.told(killed);
+        acked += told.0;
+        doubtful += told.1 + CLIENTS;
+        kills += 1;
+        site.recover();
+        server = database.start();
+        database.check(acked, doubtful);
+    }
+    server.stop(Signal::INT).unwrap();
+    eprintln!("{} kills, {acked} acknowledged transactions", rounds.done());
+    assert!(acked > 0, "no transaction was ever acknowledged");
+    site.close();
+}
+
 struct Postgres {
     data: PathBuf,
     /// Sockets and logs, which are not on the volume.

@@ -37,6 +37,8 @@ pub(crate) struct UsersTestbed {
     file_system: FileSystem,
     // Their memory has what a killed server had acknowledged.
     lenders: Vec<LenderProcess>,
+    /// A lender that was removed a moment ago.
+    retired: Option<LenderProcess>,
     /// Where one of them was that was lost.
     lost: Option<String>,
     keeper: Option<VolumeProcess>,
@@ -128,6 +130,7 @@ impl UsersTestbed {
             directory,
             file_system,
             lenders,
+            retired: None,
             lost: None,
             keeper,
             id: String::new(),
@@ -297,6 +300,52 @@ impl UsersTestbed {
             }
         }
         seen
+    }
+
+    /// Gives an order to the journal of the volume, which is open, and waits until it is carried out.
+    pub(crate) fn order(&self, arguments: &[&str]) {
+        let mut command = netram();
+        command
+            .args(["journal", arguments[0], "db"])
+            .args(&arguments[1..])
+            .current_dir(self.directory.path());
+        let ran = finish(&mut command);
+        assert_eq!(ran.code, 0, "{arguments:?}: {}{}", ran.out, ran.err);
+    }
+
+    /// Adds a lender as a third member.
+    pub(crate) fn add_lender(&mut self, wait: &[&str]) {
+        let new = lender("tcp://127.0.0.1:0", &[]);
+        self.order(&[&["add-lender", &new.address, "--members", "3"], wait].concat());
+        self.lenders.push(new);
+    }
+
+    /// Removes the lender that has been one for longest, and lets it die with its memory.
+    pub(crate) fn remove_lender(&mut self) {
+        let old = self.lenders.remove(0);
+        self.order(&["remove-lender", &old.address, "--members", "2", "--wait", "180s"]);
+    }
+
+    /// Lets lenders come and go, and the rule change, each to its end. Two lenders are left.
+    pub(crate) fn exchange_lenders(&mut self) {
+        const WAIT: [&str; 2] = ["--wait", "180s"];
+        self.add_lender(&WAIT);
+        while self.lenders.len() > 2 {
+            self.remove_lender();
+        }
+        self.order(&["set", "--rule", "any", WAIT[0], WAIT[1]]);
+        self.order(&["set", "--rule", "all", WAIT[0], WAIT[1]]);
+    }
+
+    /// Begins a change and does not wait for it. Whatever a crash finds, the lenders are there.
+    pub(crate) fn begin_change(&mut self, joins: bool) {
+        if joins {
+            return self.add_lender(&[]);
+        }
+        self.add_lender(&["--wait", "180s"]);
+        let old = self.lenders.remove(0);
+        self.order(&["remove-lender", &old.address, "--members", "2"]);
+        self.retired = Some(old);
     }
 
     /// One of the two lenders dies, with its memory. The other one has everything, too.

@@ -36,6 +36,7 @@ use netram_transport::{MulticastGroup, NetAddress, Security, SecurityError, Wait
 use serde::Deserialize;
 
 use crate::config::{JournalConfig, MulticastOptions};
+use crate::membership::Membership;
 use crate::paths::JournalPaths;
 
 /// Default number of members: one may be lost.
@@ -246,11 +247,11 @@ impl JournalSettings {
     ///
     /// [`SettingsError`] if the key is missing, contradicts `insecure`, or cannot be loaded.
     pub fn journal_config(&self) -> Result<JournalConfig, SettingsError> {
-        let members = self.members.unwrap_or(MEMBERS_DEFAULT.min(self.lenders.len()));
-        let usual = JournalConfig::with_lenders(self.lenders.clone(), self.security()?, members);
+        let membership = self.membership();
+        let usual = JournalConfig::with_lenders(membership.lenders, self.security()?, membership.members);
         Ok(JournalConfig {
-            rule: self.rule.unwrap_or(usual.rule),
-            members_min: self.members_min,
+            rule: membership.rule,
+            members_min: membership.members_min,
             domain: self.domain.clone().unwrap_or_else(|| usual.domain.clone()),
             one_domain: self.one_domain,
             window_bytes: self.window_bytes.unwrap_or(usual.window_bytes),
@@ -265,6 +266,16 @@ impl JournalSettings {
             accept_loss: self.accept_loss,
             ..usual
         })
+    }
+
+    /// The part of the settings that may change while the journal is open.
+    pub fn membership(&self) -> Membership {
+        Membership {
+            lenders: self.lenders.clone(),
+            rule: self.rule.unwrap_or_default(),
+            members: self.members.unwrap_or(MEMBERS_DEFAULT.min(self.lenders.len())),
+            members_min: self.members_min,
+        }
     }
 
     fn security(&self) -> Result<Security, SettingsError> {

@@ -9,6 +9,7 @@ mod grow;
 mod idle;
 mod journal;
 mod liar;
+mod membership;
 mod names;
 mod nonces;
 mod over;

@@ -22,7 +22,7 @@ impl JournalWriter {
         self.user_of(lender.link_incarnation, index).or_else(|| {
             (0..index).find(|&other| {
                 let earlier = &self.lenders[other];
-                earlier.is_ready() && earlier.link_incarnation == lender.link_incarnation
+                earlier.is_ready() && !earlier.removed && earlier.link_incarnation == lender.link_incarnation
             })
         })
     }

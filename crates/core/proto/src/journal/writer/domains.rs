@@ -13,19 +13,20 @@ impl JournalWriter {
         self.lenders[index].domain == self.config.domain
     }
 
-    /// Whether the members of `set` in this machine's domain are too few to acknowledge on their own.
-    pub(super) fn domains_differ(&self, set: LenderIndexSet) -> bool {
+    /// Whether the members of `set` in this machine's domain are too few to acknowledge on their own under
+    /// `rule`.
+    pub(super) fn domains_differ(&self, set: LenderIndexSet, rule: CommitRule) -> bool {
         let here = set.iter().filter(|&index| self.is_here(index)).count();
-        self.config.one_domain || here < self.config.rule.copies(set.len())
+        self.config.one_domain || here < rule.copies(set.len())
     }
 
-    /// Whether a view of `set` may include lender `index` and still count.
+    /// Whether a view of `set` may include lender `index` and still count under the configured rule.
     pub(super) fn fits(&self, set: LenderIndexSet, index: usize) -> bool {
         match self.config.rule {
             // A member in another domain joins, or replaces it.
             CommitRule::All => true,
             CommitRule::Any | CommitRule::AtLeast(_) => {
-                !self.is_here(index) || self.domains_differ(set.with(index))
+                !self.is_here(index) || self.domains_differ(set.with(index), self.config.rule)
             }
         }
     }

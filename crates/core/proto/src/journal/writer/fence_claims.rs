@@ -15,8 +15,8 @@
 //!
 //! The last argument holds for one view, and so must hold for the one being stored, too. So a member with a
 //! claim stays in the view and is not replaced: a copy of this directory from before the change would ask it
-//! and need one member less. It is sent nothing more. A clean view promises a takeover that it needs no
-//! member at all; a claim then counts at once.
+//! and need one member less. For the same reason the terms of the view stand still. It is sent nothing
+//! more. A clean view promises a takeover that it needs no member at all; a claim then counts at once.
 
 use crate::id::{Epoch, Incarnation, Lsn};
 use crate::owner::plays_back;
@@ -26,7 +26,7 @@ use crate::wire::{Frame, RefusalReason};
 
 use super::lender::LinkPhase;
 use super::status::LenderRefusal;
-use super::{JournalWriter, LenderIndexSet};
+use super::{JournalWriter, LenderIndexSet, ViewTerms};
 
 /// Multiple of `retry` for which a lender outside the view that says it was fenced is not asked again.
 const CLAIM_RETRIES: u64 = 4;
@@ -42,6 +42,15 @@ pub(super) struct FenceClaims {
     vouching: LenderIndexSet,
     /// The highest epoch named.
     seen: Epoch,
+}
+
+impl FenceClaims {
+    /// Forgets lender `index`, whose place another lender takes.
+    pub(super) fn vacate(&mut self, index: usize) {
+        for set in [&mut self.members, &mut self.all, &mut self.vouching] {
+            *set = set.without(index);
+        }
+    }
 }
 
 impl JournalWriter {
@@ -107,12 +116,12 @@ impl JournalWriter {
             return;
         }
         let stored = self.proposal.filter(|proposal| proposal.stored);
-        let by_members = self.is_overcome(self.view, self.clean)
-            || stored.is_some_and(|proposal| self.is_overcome(proposal.set, proposal.clean));
+        let by_members = self.is_overcome(self.view, self.terms, self.clean)
+            || stored.is_some_and(|next| self.is_overcome(next.set, next.terms, next.clean));
         let by_all = !claims.all.is_empty() && claims.vouching.is_empty() && {
             let may_accept = |index: usize| {
                 let is_down = matches!(self.lenders[index].link, LinkPhase::Down(due) if due > now);
-                !claims.all.has(index) && !is_down
+                !claims.all.has(index) && !is_down && !self.lenders[index].is_vacant()
             };
             !(0..self.lenders.len()).any(may_accept)
         };
@@ -122,9 +131,9 @@ impl JournalWriter {
     }
 
     /// Whether a takeover of the view with members `set` can have succeeded, if the claims are true.
-    fn is_overcome(&self, set: LenderIndexSet, clean: Option<Lsn>) -> bool {
+    fn is_overcome(&self, set: LenderIndexSet, terms: ViewTerms, clean: Option<Lsn>) -> bool {
         let trusting = set.minus(self.claims.members);
-        let copies = self.config.rule.copies(set.len()).max(1);
+        let copies = terms.rule.copies(set.len()).max(1);
         trusting != set && (trusting.minus(self.departing).len() < copies || clean.is_some())
     }
 

@@ -28,7 +28,8 @@ impl JournalWriter {
     /// Whether the driver should connect to lender `index` now. After `true` the machine assumes that it
     /// does.
     pub fn wants_connection(&mut self, index: usize, now: Time) -> bool {
-        let banned = self.claims.members.has(index) || self.fenced.is_some();
+        let banned =
+            self.claims.members.has(index) || self.fenced.is_some() || self.lenders[index].is_vacant();
         let lender = &mut self.lenders[index];
         let due = matches!(lender.link, LinkPhase::Down(at) if at <= now) && !banned;
         if due {
@@ -37,12 +38,12 @@ impl JournalWriter {
         due
     }
 
-    /// The address of lender `index`.
+    /// The address of lender `index`; empty if its place is free.
     pub fn address(&self, index: usize) -> &str {
         &self.lenders[index].address
     }
 
-    /// Number of configured lenders.
+    /// Number of places for lenders. Those of removed lenders may be free.
     pub fn lender_count(&self) -> usize {
         self.lenders.len()
     }
@@ -52,6 +53,7 @@ impl JournalWriter {
     /// closed.
     pub fn is_meeting(&self, index: usize, now: Time) -> bool {
         match self.lenders[index].link {
+            LinkPhase::Down(_) if self.lenders[index].is_vacant() => false,
             LinkPhase::Down(due) => due <= now && self.fenced.is_none() && !self.claims.members.has(index),
             LinkPhase::Connecting | LinkPhase::Binding | LinkPhase::Fencing => true,
             LinkPhase::Ready => false,
@@ -66,6 +68,7 @@ impl JournalWriter {
         lender.owing_since = Some(now);
         lender.ping_pending = false;
         lender.leave_notice = None;
+        lender.leaving = false;
         lender.stop_listening();
     }
 
@@ -268,11 +271,15 @@ impl JournalWriter {
             self.lenders[index].leaving &= !answers;
             return;
         }
+        if self.lenders[index].is_vacant() {
+            return;
+        }
         match frame.header.kind {
             FrameKind::Ack => self.on_ack(index, &frame.header, now),
             FrameKind::Pong => {
                 self.lenders[index].ping_pending = false;
                 self.repeat_join(index, &frame.header);
+                self.repeat_leave(index);
                 self.on_ack(index, &frame.header, now);
             }
             FrameKind::Bound => self.on_bound(index, frame, now),
@@ -282,16 +289,32 @@ impl JournalWriter {
             FrameKind::Listening => self.on_listening(index, &frame.header, now),
             FrameKind::Missing => self.on_missing(index, &frame.header, now),
             // The lender is free to join again.
-            FrameKind::LeaveAck => self.settle(now),
+            FrameKind::LeaveAck => {
+                self.lenders[index].leaving = false;
+                self.settle(now);
+            }
             _ => (),
         }
         let lender = &mut self.lenders[index];
+        if lender.is_vacant() {
+            return;
+        }
         let owes = lender.control.is_some()
             || lender.ping_pending
             || !lender.is_ready()
             || lender.role == LenderRole::Joining
             || lender.takes_appends() && lender.received < lender.sent;
         lender.owing_since = owes.then_some(now);
+    }
+
+    /// On a link that loses frames: a removed lender that answers and has not left may not have received the
+    /// `Leave`.
+    fn repeat_leave(&mut self, index: usize) {
+        let lossy = self.config.timing.resend.is_some();
+        let lender = &mut self.lenders[index];
+        if lossy && lender.removed && lender.leaving && lender.role == LenderRole::Spare {
+            lender.control.get_or_insert(ControlFrame::Leave);
+        }
     }
 
     /// On a link that loses frames: a lender that answers and has not joined has not received the `Join`.
@@ -432,6 +455,7 @@ impl JournalWriter {
                 lender.generation = frame.header.mark;
                 lender.window_epoch = window_epoch.unwrap_or_default();
                 lender.control = Some(ControlFrame::Leave);
+                lender.leaving = lender.removed;
             }
         }
         self.settle(now);

@@ -10,7 +10,7 @@ use crate::id::Lsn;
 use crate::planted::PlantedFault;
 use crate::time::Time;
 
-use super::{JournalWriter, LenderIndexSet};
+use super::{JournalWriter, LenderIndexSet, ViewTerms};
 
 /// The time for which nothing has happened.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,25 +26,26 @@ impl JournalWriter {
     /// Whether members' acknowledgements count: there are enough members, and the durable view does not mark
     /// the journal clean.
     pub fn counting(&self) -> bool {
-        self.counts(self.view) && self.clean.is_none()
+        self.counts(self.view, self.terms) && self.clean.is_none()
     }
 
-    /// The LSN up to which `set` satisfies the commit rule, if a view of it with this `clean` counts.
-    pub(super) fn counted(&self, set: LenderIndexSet, clean: Option<Lsn>) -> Option<Lsn> {
+    /// The LSN up to which `set` satisfies the rule of `terms`, if a view of it with this `clean` counts.
+    pub(super) fn counted(&self, set: LenderIndexSet, terms: ViewTerms, clean: Option<Lsn>) -> Option<Lsn> {
         if clean.is_some() && !self.planted.is(PlantedFault::CountsWhileClean) {
             return None;
         }
-        self.rule_lsn(set)
+        self.rule_lsn(set, terms)
     }
 
-    /// Whether a view of `set` should mark the journal clean. A shared journal never is: its views count only
-    /// when its server has them, and an absent server must not keep members from acknowledging.
-    pub(super) fn wants_clean(&self, set: LenderIndexSet) -> bool {
+    /// Whether a view of `set` with these `terms` should mark the journal clean. A shared journal
+    /// never is: its views count only when its server has them, and an absent server must not keep members
+    /// from acknowledging.
+    pub(super) fn wants_clean(&self, set: LenderIndexSet, terms: ViewTerms) -> bool {
         self.server_ack.is_none()
             && self.idle_state.idle
             && self.idle_state.since.0 == self.tail
             && self.is_everywhere()
-            && self.counts(set)
+            && self.counts(set, terms)
     }
 
     /// Updates the idle state at `now`.

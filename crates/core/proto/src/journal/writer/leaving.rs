@@ -72,10 +72,11 @@ impl JournalWriter {
         lender.control = lender.is_ready().then_some(ControlFrame::Leave);
     }
 
-    /// The members of `set` whose lenders want them to leave. Those that claim a newer writer stay
-    /// (`fence_claims.rs`).
+    /// The members of `set` that were removed, or whose lenders want them to leave. Those that
+    /// claim a newer writer stay (`fence_claims.rs`).
     pub(super) fn asked_to_leave(&self, set: LenderIndexSet) -> LenderIndexSet {
-        let asked = |&index: &usize| self.lenders[index].leave_notice.is_some();
+        let asked =
+            |&index: &usize| self.lenders[index].leave_notice.is_some() || self.lenders[index].removed;
         let leaving = set.minus(self.claims.members).iter().filter(asked);
         leaving.fold(LenderIndexSet::EMPTY, LenderIndexSet::with)
     }
@@ -84,7 +85,8 @@ impl JournalWriter {
     /// the next view.
     pub(super) fn awaits_replacement(&self, index: usize, target: LenderIndexSet) -> bool {
         let Some(notice) = self.lenders[index].leave_notice else {
-            return false;
+            // A removed one waits for as long as it takes: its operator named a number of copies.
+            return self.lenders[index].removed;
         };
         // Others make room for the memory that the lender lacks, or wait for it: a copy is worth more.
         let stays = notice == LeaveNotice::Reclaims && !self.planted.is(PlantedFault::ReclaimTakesCopy);
@@ -102,6 +104,9 @@ impl JournalWriter {
     /// unreachable lender may, and so may one that is full or drains.
     fn may_come(&self, other: usize, index: usize, target: LenderIndexSet) -> bool {
         let lender = &self.lenders[other];
+        if lender.removed || lender.is_vacant() {
+            return false;
+        }
         let known = lender.link_incarnation != Incarnation(0);
         let is_alias = |member: usize| self.lenders[member].incarnation == lender.link_incarnation;
         let one_memory = known && target.with(index).iter().any(is_alias);
@@ -121,7 +126,7 @@ impl JournalWriter {
         let coming = match lender.role {
             LenderRole::Joining | LenderRole::CatchingUp(_) => true,
             LenderRole::Spare => {
-                let willing = lender.refused.is_none() && lender.stalled_until.is_none();
+                let willing = lender.refused.is_none() && lender.stalled_until.is_none() && !lender.removed;
                 let free = lender.control.is_none() && !self.in_use(other);
                 willing && free && self.fits(self.view, other) && self.alias_of(other).is_none()
             }

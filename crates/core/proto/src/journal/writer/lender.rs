@@ -59,8 +59,10 @@ pub(super) struct WriterLender {
     pub(super) link: LinkPhase,
     pub(super) role: LenderRole,
     pub(super) control: Option<ControlFrame>,
-    /// Whether the journal is closed and the lender has not answered `Leave` yet.
+    /// Whether the journal is closed, or the lender removed, and it has not answered `Leave` yet.
     pub(super) leaving: bool,
+    /// Whether an order has removed it. It is gone once it is no member and has answered `Leave`.
+    pub(super) removed: bool,
     /// Incarnation of the memory whose acknowledgements count: for a member, the one it joined with.
     pub(super) incarnation: Incarnation,
     /// Incarnation of the memory behind this link, with which the next join will be made.
@@ -143,6 +145,7 @@ impl WriterLender {
             role: LenderRole::Spare,
             control: None,
             leaving: false,
+            removed: false,
             incarnation: Incarnation(0),
             link_incarnation: Incarnation(0),
             bound_incarnation: Incarnation(0),
@@ -179,6 +182,11 @@ impl WriterLender {
             resends_unheard: 0,
             deaf_until: None,
         }
+    }
+
+    /// Whether its place is free: a removed lender had it.
+    pub(super) fn is_vacant(&self) -> bool {
+        self.address.is_empty()
     }
 
     pub(super) fn is_ready(&self) -> bool {

@@ -18,6 +18,7 @@
 //! | `leaving.rs` | lenders that drain or stop, and when their members leave |
 //! | `liveness.rs` | giving up lenders that are silent or make no progress |
 //! | `aliases.rs` | lenders that share one memory |
+//! | `membership.rs` | orders that change lenders, commit rule and number of members while the journal is open |
 //! | `idle.rs` | when the journal is clean, and which acknowledgements count then |
 //! | `status.rs` | the status for operators |
 //!
@@ -36,6 +37,7 @@ mod idle;
 mod leaving;
 mod lender;
 mod liveness;
+mod membership;
 mod multicast;
 mod replica_ack;
 mod server_ack;
@@ -63,6 +65,8 @@ use fence_claims::FenceClaims;
 use idle::IdleState;
 use lender::WriterLender;
 pub use lender::{LenderRole, LinkPhase};
+use membership::ViewTerms;
+pub use membership::{JournalMembership, MembershipError};
 use multicast::MulticastState;
 pub use multicast::{MulticastStats, MulticastTiming};
 pub use replica_ack::ReplicaAck;
@@ -146,6 +150,8 @@ pub struct JournalWriter {
     acked: Lsn,
     /// The members whose acknowledgements count, as the view file says.
     view: LenderIndexSet,
+    /// The terms of the durable view. Those of the configuration apply once a view with them counts.
+    terms: ViewTerms,
     version: u64,
     proposal: Option<ViewProposal>,
     /// Members that have lost their window or been silent for too long. They leave with the next view.
@@ -195,6 +201,10 @@ impl JournalWriter {
             .iter()
             .map(|address| WriterLender::new(address.clone()))
             .collect();
+        let terms = ViewTerms {
+            rule: config.rule,
+            min: config.min,
+        };
         let server = (config.voter == Voter::Server).then_some(ServerAck { end, version: 0 });
         JournalWriter {
             journal,
@@ -207,6 +217,7 @@ impl JournalWriter {
             stable: end,
             acked: end.lsn,
             view: LenderIndexSet::EMPTY,
+            terms,
             version,
             proposal: None,
             departing: LenderIndexSet::EMPTY,
@@ -327,7 +338,7 @@ impl JournalWriter {
             return true;
         }
         let hopeful = |&index: &usize| self.lenders[index].held >= end || !self.departing.has(index);
-        let copies = self.config.rule.copies(self.view.len());
+        let copies = self.terms.rule.copies(self.view.len());
         let by_members = self.counting() && self.view.iter().filter(hopeful).count() >= copies;
         let by_voter = match self.server_ack {
             None => !self.disk_failed,
@@ -352,12 +363,12 @@ impl JournalWriter {
 
     /// Whether as many members of the durable view as its rule demands hold everything below `end`.
     pub fn rule_satisfied(&self, end: Lsn) -> bool {
-        self.rule_lsn(self.view).is_some_and(|lsn| lsn >= end)
+        self.rule_lsn(self.view, self.terms).is_some_and(|lsn| lsn >= end)
     }
 
     /// The LSN up to which the durable view's members satisfy the rule; zero while there are too few of them.
     pub fn rule_acked(&self) -> Lsn {
-        self.rule_lsn(self.view).unwrap_or_default()
+        self.rule_lsn(self.view, self.terms).unwrap_or_default()
     }
 
     /// The durable view's members.
@@ -370,9 +381,14 @@ impl JournalWriter {
         if self.fenced.is_some() && !self.planted.is(PlantedFault::WriterFenceIgnored) {
             return;
         }
-        let mut by_members = self.counted(self.view, self.clean);
+        let terms = if self.planted.is(PlantedFault::RuleBeforeDurable) {
+            self.wished_terms()
+        } else {
+            self.terms
+        };
+        let mut by_members = self.counted(self.view, terms, self.clean);
         if let Some(proposal) = &self.proposal {
-            let proposed = self.counted(proposal.set, proposal.clean);
+            let proposed = self.counted(proposal.set, proposal.terms, proposal.clean);
             by_members = if self.planted.is(PlantedFault::ViewBeforeDurable) {
                 proposed
             } else {
@@ -389,9 +405,9 @@ impl JournalWriter {
         );
     }
 
-    /// The LSN up to which `set` satisfies the commit rule; `None` if its members do not count.
-    fn rule_lsn(&self, set: LenderIndexSet) -> Option<Lsn> {
-        if !self.counts(set) {
+    /// The LSN up to which `set` satisfies the rule of `terms`; `None` if its members do not count.
+    fn rule_lsn(&self, set: LenderIndexSet, terms: ViewTerms) -> Option<Lsn> {
+        if !self.counts(set, terms) {
             return None;
         }
         let mut held = [Lsn(0); MEMBERS_MAX];
@@ -403,15 +419,14 @@ impl JournalWriter {
         let rule = if self.planted.is(PlantedFault::AnyInsteadOfRule) {
             CommitRule::Any
         } else {
-            self.config.rule
+            terms.rule
         };
         rule.satisfied(&mut held[..count])
     }
 
-    /// Whether acknowledgements of a view of `set` count: it has the configured minimum, and those that
+    /// Whether acknowledgements of a view of `set` count: it has the minimum of `terms`, and those that
     /// acknowledge are not all in this machine's power domain.
-    fn counts(&self, set: LenderIndexSet) -> bool {
-        let enough = set.len() >= self.config.min.max(self.config.rule.copies(set.len())).max(1);
-        enough && self.domains_differ(set)
+    fn counts(&self, set: LenderIndexSet, terms: ViewTerms) -> bool {
+        set.len() >= terms.members_needed(set.len()) && self.domains_differ(set, terms.rule)
     }
 }

@@ -7,6 +7,7 @@ use core::fmt;
 use crate::id::{Epoch, Incarnation, Lsn};
 use crate::wire::RefusalReason;
 
+use super::super::rule::CommitRule;
 use super::JournalWriter;
 use super::leaving::LeaveNotice;
 use super::lender::{LenderRole, LinkPhase};
@@ -55,6 +56,8 @@ pub struct LenderRefusal {
 /// The status of one lender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalLenderStatus {
+    /// Its index among the writer's lenders.
+    pub index: usize,
     /// Its address.
     pub address: String,
     /// Power domain of the lender; empty until it has been reached.
@@ -84,6 +87,9 @@ pub struct JournalLenderStatus {
     pub reclaiming: bool,
     /// Whether it would not add a power domain that the commit rule requires.
     pub unfit: bool,
+    /// Whether it was removed while the journal was open. A member stays until another has taken its place; a
+    /// lender that is away is told once it is back.
+    pub removed: bool,
 }
 
 /// Number of copies that members hold, and of power domains that they are in.
@@ -122,21 +128,21 @@ pub struct WriterStatus {
     pub clean: bool,
     /// The copies that members hold.
     pub copies: CopyCounts,
-    /// Every configured lender.
+    /// The commit rule in force, that of the durable view.
+    pub rule: CommitRule,
+    /// Whether lenders, rule and number of members are as configured: no change waits for a lender or a disk.
+    pub settled: bool,
+    /// Every configured lender, and those that are being removed.
     pub lenders: Vec<JournalLenderStatus>,
 }
 
 impl JournalWriter {
     /// Why the members' acknowledgements do not count at the moment; `None` if they do.
     pub fn blocked(&self) -> Option<DiskWaitReason> {
-        if self.counts(self.view) {
+        if self.counts(self.view, self.terms) {
             return None;
         }
-        let min = self
-            .config
-            .min
-            .max(self.config.rule.copies(self.view.len()))
-            .max(1);
+        let min = self.terms.members_needed(self.view.len());
         let unfit = |index: usize| self.lenders[index].is_ready() && !self.fits(self.view, index);
         if self.view.len() < min && !(0..self.lenders.len()).any(unfit) {
             return Some(DiskWaitReason::TooFewMembers {
@@ -150,6 +156,7 @@ impl JournalWriter {
     /// Everything known about the lenders. Allocates.
     pub fn status(&self) -> WriterStatus {
         let lender = |(index, lender): (usize, &super::WriterLender)| JournalLenderStatus {
+            index,
             address: lender.address.clone(),
             domain: lender.domain.clone(),
             incarnation: lender.incarnation,
@@ -166,6 +173,7 @@ impl JournalWriter {
             draining: lender.leave_notice == Some(LeaveNotice::Drains),
             reclaiming: lender.leave_notice == Some(LeaveNotice::Reclaims),
             unfit: lender.is_ready() && !self.view.has(index) && !self.fits(self.view, index),
+            removed: lender.removed,
         };
         WriterStatus {
             epoch: self.epoch,
@@ -177,7 +185,15 @@ impl JournalWriter {
                 wanted: self.config.wanted,
                 domains: self.domains(),
             },
-            lenders: self.lenders.iter().enumerate().map(lender).collect(),
+            rule: self.terms.rule,
+            settled: self.is_settled(),
+            lenders: self
+                .lenders
+                .iter()
+                .enumerate()
+                .filter(|(_, lender)| !lender.is_vacant())
+                .map(lender)
+                .collect(),
         }
     }
 }

@@ -387,6 +387,7 @@ fn a_fenced_writer_never_acknowledges_again() {
 fn with_fewer_members_than_the_minimum_only_the_disk_acknowledges() {
     let mut bench = Bench::empty(2, 2, CommitRule::All);
     bench.writer.config.min = 2;
+    bench.writer.terms.min = 2;
     bench.connect(0, 0);
     bench.join(0);
     bench.store_view();

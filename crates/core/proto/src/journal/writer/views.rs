@@ -10,12 +10,13 @@ use super::super::epoch_history;
 use super::super::view::{JoinId, View, ViewMember};
 use super::Voter;
 use super::lender::{ControlFrame, LenderRole};
-use super::{JournalWriter, LenderIndexSet};
+use super::{JournalWriter, LenderIndexSet, ViewTerms};
 
 /// A view that is proposed or being stored.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ViewProposal {
     pub(super) set: LenderIndexSet,
+    pub(super) terms: ViewTerms,
     /// The LSN at which it marks the journal clean.
     pub(super) clean: Option<Lsn>,
     /// Whether the driver has it: a crash may then leave either view in the file, and the proposal is final.
@@ -39,6 +40,7 @@ impl JournalWriter {
             self.propose();
             self.advance();
             self.recruit(now);
+            self.release_removed();
             self.invite(now);
         }
     }
@@ -60,14 +62,14 @@ impl JournalWriter {
                 target = self.improved(target, index);
             }
         }
-        target
+        self.without_surplus(target)
     }
 
     /// A view of `target`, and of lender `index` if it has a use there.
     fn improved(&self, target: LenderIndexSet, index: usize) -> LenderIndexSet {
         if target.len() < self.config.wanted && self.fits(target, index) {
             target.with(index)
-        } else if !self.domains_differ(target) && !self.is_here(index) {
+        } else if !self.domains_differ(target, self.config.rule) && !self.is_here(index) {
             // The view is complete but does not count: the least preferred member in this machine's power
             // domain is replaced by one in another.
             let stays = self.claims.members;
@@ -85,11 +87,13 @@ impl JournalWriter {
             return;
         }
         let target = self.target();
-        let clean = self.wants_clean(target).then_some(self.stable.lsn);
-        let changes = target != self.view || clean.is_some() != self.clean.is_some();
+        let terms = self.next_terms(target);
+        let clean = self.wants_clean(target, terms).then_some(self.stable.lsn);
+        let changes = target != self.view || terms != self.terms || clean.is_some() != self.clean.is_some();
         // A proposal that has not been handed out may still change, or be dropped.
         self.proposal = changes.then_some(ViewProposal {
             set: target,
+            terms,
             clean,
             stored: false,
             durable: false,
@@ -106,7 +110,7 @@ impl JournalWriter {
     /// local disk (for a shared journal: at its server).
     pub(super) fn may_store(&self, proposal: &ViewProposal) -> bool {
         let satisfied = self
-            .counted(proposal.set, proposal.clean)
+            .counted(proposal.set, proposal.terms, proposal.clean)
             .is_some_and(|lsn| lsn >= self.acked);
         let gate_open = self.planted.is(PlantedFault::NoViewGate)
             || proposal.clean.is_some() && self.planted.is(PlantedFault::CleanTooEarly);
@@ -158,7 +162,9 @@ impl JournalWriter {
         if !self.may_store(&proposal) {
             return None;
         }
-        let ViewProposal { set, clean, .. } = proposal;
+        let ViewProposal {
+            set, terms, clean, ..
+        } = proposal;
         self.proposal = Some(ViewProposal {
             stored: true,
             ..proposal
@@ -182,8 +188,8 @@ impl JournalWriter {
             epoch: self.epoch,
             writer: self.writer,
             salt: self.salt,
-            rule: self.config.rule,
-            counting: self.counts(set) && clean.is_none(),
+            rule: terms.rule,
+            counting: self.counts(set, terms) && clean.is_none(),
             clean,
             window_bytes: self.config.window_bytes,
             base: self.base,
@@ -207,6 +213,7 @@ impl JournalWriter {
     fn adopt(&mut self) {
         let Some(ViewProposal {
             set,
+            terms,
             clean,
             durable: true,
             ..
@@ -226,6 +233,7 @@ impl JournalWriter {
                 false => ControlFrame::Leave,
             };
             lender.control = lender.is_ready().then_some(leave);
+            lender.leaving |= lender.removed && lender.is_ready();
         }
         if self
             .view
@@ -237,6 +245,7 @@ impl JournalWriter {
         }
         self.departing = self.departing.minus(self.view.minus(set));
         self.view = set;
+        self.terms = terms;
         self.clean = clean;
         self.version += 1;
     }
@@ -250,7 +259,8 @@ impl JournalWriter {
         let stored = self.proposal.filter(|proposal| proposal.stored);
         let next = stored.map_or(self.view, |proposal| proposal.set);
         let mut team = next.minus(self.may_leave()).minus(self.asked_to_leave(next));
-        let complete = team.len() >= self.config.wanted && self.domains_differ(team);
+        let rule = self.config.rule;
+        let complete = team.len() >= self.config.wanted && self.domains_differ(team, rule);
         for index in 0..self.lenders.len() {
             match self.lenders[index].role {
                 // A member that was asked to leave, and is not any more, needs no replacement.
@@ -262,7 +272,7 @@ impl JournalWriter {
         loop {
             let spare = if team.len() < self.config.wanted {
                 self.best_spare(team, now)
-            } else if team.is_empty() || self.domains_differ(team) {
+            } else if team.is_empty() || self.domains_differ(team, rule) {
                 None
             } else {
                 self.spares(now).find(|&index| !self.is_here(index))
@@ -303,7 +313,8 @@ impl JournalWriter {
             let able = !self.memory_stalls(lender.link_incarnation, now);
             let free = lender.role == LenderRole::Spare && lender.control.is_none() && !self.in_use(index);
             let own = self.alias_of(index).is_none();
-            lender.is_ready() && free && willing && able && lender.leave_notice.is_none() && own
+            let stays = lender.leave_notice.is_none() && !lender.removed;
+            lender.is_ready() && free && willing && able && stays && own
         })
     }
 

@@ -1,0 +1,83 @@
+//! Giving orders to the process that has a journal open.
+
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use netram_process::lines::read_line;
+use rustix::net::sockopt::socket_peercred;
+
+use super::{
+    JournalOrder, MembershipReport, OrderReply, REPLY_BYTES_MAX, REPLY_TIMEOUT, REQUEST_TIMEOUT, socket,
+};
+use crate::error::JournalOpenError;
+use crate::open::open_view;
+use crate::paths::JournalPaths;
+
+/// Why an order got no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum OrderError {
+    /// The journal's files cannot be read.
+    #[error(transparent)]
+    Journal(#[from] JournalOpenError),
+    /// The process does not answer.
+    #[error(
+        "process {holder} has the journal open and takes no orders: it may run an earlier release, in another network \
+         namespace, or be closing it"
+    )]
+    NoSocket {
+        /// The process, as the lock file tells.
+        holder: String,
+    },
+    /// The exchange with the process failed.
+    #[error("cannot talk to the process that has the journal open: {0}")]
+    Io(#[from] io::Error),
+    /// Another user's process listens in its place.
+    #[error("the process that answers for the journal belongs to user {0}, who does not own the journal")]
+    Foreign(u32),
+    /// The process refused.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Gives an order to the process that has the journal at `root` open. `None`: no process has it open.
+///
+/// # Errors
+///
+/// [`OrderError`] if the process does not answer, or refuses.
+pub fn order(root: &Path, order: &JournalOrder) -> Result<Option<MembershipReport>, OrderError> {
+    let paths = JournalPaths::at(root);
+    if !paths.is_locked()? {
+        return Ok(None);
+    }
+    let owner = std::fs::metadata(paths.log())?.uid();
+    let writer = open_view(&paths, false)?.newest().writer;
+    let mut stream = match UnixStream::connect_addr(&socket(writer)?) {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            // It may just have been closed.
+            return match paths.is_locked()? {
+                false => Ok(None),
+                true => Err(OrderError::NoSocket {
+                    holder: paths.holder(),
+                }),
+            };
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let peer = socket_peercred(&stream).map_err(io::Error::from)?.uid;
+    if !peer.is_root() && peer.as_raw() != owner && peer != rustix::process::geteuid() {
+        return Err(OrderError::Foreign(peer.as_raw()));
+    }
+    stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
+    let mut line = serde_json::to_vec(order).map_err(io::Error::from)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    let line = read_line(&mut stream, &mut Vec::new(), REPLY_BYTES_MAX, REPLY_TIMEOUT);
+    let line = line.map_err(|error| io::Error::other(error.to_string()))?;
+    match serde_json::from_slice(&line).map_err(io::Error::from)? {
+        OrderReply::Status(report) => Ok(Some(*report)),
+        OrderReply::Refused(why) => Err(OrderError::Refused(why)),
+    }
+}
