@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use netram_discover::ClusterFile;
 use netram_proto::id::Lsn;
 use netram_proto::journal::{CommitRule, MulticastTiming, View, Voter, WriterConfig, WriterTimings};
 use netram_proto::limit::{
@@ -28,6 +29,9 @@ pub struct JournalConfig {
     /// Lenders that may become members, in order of preference. If empty, every commit waits for the local
     /// disk.
     pub lenders: Vec<NetAddress>,
+    /// Where lenders are found. If set, `lenders` are those that an opening finds, and those that earlier
+    /// openings found.
+    pub auto: Option<ClusterFile>,
     /// The protection of links to lenders.
     pub security: Security,
     /// Number of members that must hold a record before it is acknowledged.
@@ -119,6 +123,7 @@ impl Default for JournalConfig {
     fn default() -> JournalConfig {
         JournalConfig {
             lenders: Vec::new(),
+            auto: None,
             security: Security::Insecure,
             rule: CommitRule::All,
             members: 0,
@@ -167,7 +172,9 @@ impl JournalConfig {
                 self.lenders.len()
             ));
         }
-        if self.members > MEMBERS_MAX || self.members > self.lenders.len() {
+        // With fewer lenders than members commits wait for the disk; those found later make up for it.
+        let is_short = self.members > self.lenders.len() && self.auto.is_none();
+        if self.members > MEMBERS_MAX || is_short {
             return wrong(format!(
                 "{} members are asked for, of {} lenders; give at least as many lenders as members, and at most {MEMBERS_MAX} members",
                 self.members,
