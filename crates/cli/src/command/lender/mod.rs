@@ -9,7 +9,7 @@ pub(crate) mod probe;
 mod serve;
 mod serve_settings;
 pub(crate) mod status;
-mod status_tables;
+pub(crate) mod status_tables;
 
 use std::process::ExitCode;
 
