@@ -29,6 +29,8 @@ pub const DNS_UDP_BYTES: u16 = 1232;
 pub const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 /// Number of handshakes with a lender whose quickest exchange counts as its distance.
 pub const HANDSHAKES: usize = 3;
+/// Distance from which one handshake is exact enough: delays of a busy machine are small beside it.
+pub const FAR: Duration = Duration::from_millis(50);
 /// Maximum addresses of one announcement that are tried.
 pub const ADDRESSES_TRIED_MAX: usize = 4;
 /// Maximum bytes of a name or a domain's label that is taken from an announcement.

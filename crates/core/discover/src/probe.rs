@@ -7,7 +7,7 @@ use netram_transport::{ConnectError, Link, LinkError, NetAddress, Security, conn
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
 
-use crate::limit::HANDSHAKES;
+use crate::limit::{FAR, HANDSHAKES};
 
 /// Why a lender gave no report.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +54,7 @@ pub enum ProbeError {
 pub struct LenderReport {
     /// The report, as JSON.
     pub body: Vec<u8>,
-    /// Time of the quickest exchange of [`HANDSHAKES`] handshakes: about a round trip.
+    /// Time of the quickest exchange of up to [`HANDSHAKES`] handshakes: about a round trip.
     pub round_trip: Duration,
 }
 
@@ -146,6 +146,9 @@ pub fn probe(
     let mut round_trip = link.round_trip();
     let body = request(link, FrameHeader::new(FrameKind::Status), deadline)?;
     for _ in 1..HANDSHAKES {
+        if round_trip > FAR {
+            break;
+        }
         let left = deadline.saturating_duration_since(Instant::now());
         // The lender has answered: it is no failure if it is not that quick again.
         let Ok(again) = connect(address, security, left) else {
