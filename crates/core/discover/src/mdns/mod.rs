@@ -39,8 +39,9 @@ fn end(daemon: &ServiceDaemon) {
     for _ in 0..10 {
         match daemon.shutdown() {
             Ok(ended) => {
-                let status = ended.recv_timeout(END_PATIENCE);
-                debug_assert!(matches!(status, Ok(DaemonStatus::Shutdown)), "{status:?}");
+                if !matches!(ended.recv_timeout(END_PATIENCE), Ok(DaemonStatus::Shutdown)) {
+                    tracing::debug!("the thread of mDNS is slow to end");
+                }
                 return;
             }
             Err(mdns_sd::Error::Again) => std::thread::sleep(Duration::from_millis(10)),
