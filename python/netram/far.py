@@ -97,8 +97,9 @@ def open(
 ) -> Arena:
     """Open an arena of size bytes of addresses, of which at most local bytes have memory here; the rest is at lenders.
 
-    lenders: their addresses, by default those of NETRAM_LENDERS. key_file: the cluster key's file, by default that of
-    NETRAM_KEY_FILE, or /etc/netram/key; insecure=True works without one, on this machine only.
+    lenders: their addresses, by default those of NETRAM_LENDERS, where auto stands for those that are found. key_file:
+    the cluster key's file, by default that of NETRAM_KEY_FILE, or /etc/netram/key; insecure=True works without one, on
+    this machine only.
     copies: number of lenders that hold each page, 1 or 2; with 2 the death of one loses no page. per_lender: most bytes
     at each lender. spill: a directory on a local disk for a file that holds the second copy with one lender, and the
     only copy without lenders; spill_size: its most bytes.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 41] = [
+const LAYERS: [(&str, u8); 42] = [
     ("netram-lab", 10),
     ("netram-bench", 9),
     ("netram-drawing", 8),
@@ -31,12 +31,13 @@ const LAYERS: [(&str, u8); 41] = [
     ("netram-testkit", 5),
     ("netram-store", 4),
     ("netram-attach", 3),
+    ("netram-journal", 3),
     ("netram-heap", 3),
     ("netram-preload", 3),
     ("netram-tracer", 3),
     ("netram-lender", 3),
     ("netram-clients", 2),
-    ("netram-journal", 2),
+    ("netram-discover", 2),
     ("netram-far", 2),
     ("netram-nbd", 2),
     ("netram-rvm", 2),

@@ -7,10 +7,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use bytesize::ByteSize;
 use clap::Args;
 use netram_clients::ClientRegistry;
+use netram_discover::ClusterFile;
+use netram_journal::JournalSettings;
+use netram_journal::settings::{self, LenderName};
 use netram_transport::security::{KEY_VARIABLE, default_key_file};
 use netram_transport::{NetAddress, NetHost, Security, SecurityError};
 use serde::{Deserialize, Deserializer};
@@ -49,9 +52,9 @@ impl SecurityArgs {
         security(self.key_file.as_ref(), self.insecure)
     }
 
-    /// Returns the file of the key for these lenders, as [`key_file`] does.
-    pub(crate) fn key_file(&self, lenders: &[NetAddress]) -> Option<PathBuf> {
-        key_file(self.key_file.as_ref(), self.insecure, lenders)
+    /// Returns the file of the key, as [`key_file`] does.
+    pub(crate) fn key_file(&self, has_lenders: bool) -> Option<PathBuf> {
+        key_file(self.key_file.as_ref(), self.insecure, has_lenders)
     }
 }
 
@@ -100,7 +103,7 @@ pub(crate) const LENDERS_VARIABLE: &str = "NETRAM_LENDERS";
 #[derive(Debug, Args)]
 pub(crate) struct LenderAddresses {
     /// Lender to ask: tcp://HOST:PORT or unix:/PATH; repeat it for several
-    /// [default: the lenders in NETRAM_LENDERS]
+    /// [default: the lenders in NETRAM_LENDERS; with `auto` those that are found]
     #[arg(long = "lender", value_name = "ADDRESS")]
     flags: Vec<NetAddress>,
     /// Lenders to ask, without the flag
@@ -109,11 +112,12 @@ pub(crate) struct LenderAddresses {
 }
 
 impl LenderAddresses {
-    /// Returns the lenders given on the command line; if there are none, those of the environment.
-    fn named(&self) -> Result<Vec<NetAddress>> {
+    /// Returns the lenders given on the command line; if there are none, those that the environment names or
+    /// that are found as it says.
+    fn named(&self, security: &SecurityArgs) -> Result<Vec<NetAddress>> {
         let given = self.given();
         match given.is_empty() {
-            true => lenders_in_environment(),
+            true => found(&lenders_in_environment()?, security),
             false => Ok(given),
         }
     }
@@ -124,8 +128,8 @@ impl LenderAddresses {
     }
 
     /// Returns the lenders that are named; if there are none, the lender of this machine.
-    pub(crate) fn all_or_local(&self) -> Result<Vec<NetAddress>> {
-        let named = self.named()?;
+    pub(crate) fn all_or_local(&self, security: &SecurityArgs) -> Result<Vec<NetAddress>> {
+        let named = self.named(security)?;
         Ok(match named.is_empty() {
             true => vec![default_address(&Security::Insecure, false, LENDER_PORT)],
             false => named,
@@ -133,8 +137,46 @@ impl LenderAddresses {
     }
 }
 
+/// Returns whether the names are `auto`, and the addresses among them.
+///
+/// # Errors
+///
+/// `auto` stands beside addresses.
+pub(crate) fn named_addresses(names: &[LenderName]) -> Result<(bool, Vec<NetAddress>)> {
+    let together = settings::together("--lender", names.to_vec());
+    Ok(together.map_err(|error| UsageError(error.to_string()))?)
+}
+
+/// Returns the lenders of these names: the addresses, or for `auto` those that are found.
+///
+/// # Errors
+///
+/// `auto` stands beside addresses; the cluster file or the key cannot be used; or no lender was found.
+pub(crate) fn found(names: &[LenderName], security: &SecurityArgs) -> Result<Vec<NetAddress>> {
+    let (auto, lenders) = named_addresses(names)?;
+    if !auto {
+        return Ok(lenders);
+    }
+    let environment = JournalSettings::from_environment()?;
+    let settings = JournalSettings {
+        lenders,
+        auto,
+        key_file: security.key_file.clone(),
+        insecure: security.insecure,
+        ..environment
+    };
+    let found = settings.find_lenders()?;
+    if found.is_empty() {
+        let ways = ClusterFile::load()?.ways();
+        bail!(
+            "no lender was found by {ways}: `netram status` says more; a lender announces itself with --announce"
+        );
+    }
+    Ok(found)
+}
+
 /// Returns the lenders that the environment names; none if the variable is unset or empty.
-pub(crate) fn lenders_in_environment() -> Result<Vec<NetAddress>> {
+pub(crate) fn lenders_in_environment() -> Result<Vec<LenderName>> {
     let text = std::env::var(LENDERS_VARIABLE).unwrap_or_default();
     let addresses = text.split(',').map(str::trim).filter(|one| !one.is_empty());
     let parsed = addresses.map(|one| {
@@ -144,11 +186,11 @@ pub(crate) fn lenders_in_environment() -> Result<Vec<NetAddress>> {
     parsed.collect()
 }
 
-/// Returns the file of the cluster key for these lenders: the one that was given, or else a default one that
-/// exists. `None` with `insecure`, without such a file, and without lenders: nobody needs a key then, and the
-/// default one may be another user's.
-pub(crate) fn key_file(given: Option<&PathBuf>, insecure: bool, lenders: &[NetAddress]) -> Option<PathBuf> {
-    given.cloned().or_else(|| match insecure || lenders.is_empty() {
+/// Returns the file of the cluster key for lenders, if there are any: the one that was given, or else a
+/// default one that exists. `None` with `insecure`, without such a file, and without lenders: nobody needs a
+/// key then, and the default one may be another user's.
+pub(crate) fn key_file(given: Option<&PathBuf>, insecure: bool, has_lenders: bool) -> Option<PathBuf> {
+    given.cloned().or_else(|| match insecure || !has_lenders {
         true => None,
         false => default_key_file(),
     })
@@ -302,7 +344,7 @@ mod tests {
     #[test]
     fn without_lenders_no_default_key_is_looked_for() {
         let named = PathBuf::from("/nowhere");
-        assert_eq!(key_file(None, false, &[]), None);
-        assert_eq!(key_file(Some(&named), false, &[]), Some(named));
+        assert_eq!(key_file(None, false, false), None);
+        assert_eq!(key_file(Some(&named), false, false), Some(named));
     }
 }

@@ -12,12 +12,13 @@ use netram_process::rights::{PathOwner, become_user, owner_of};
 use crate::output;
 
 /// Nouns whose commands work on files. `run` starts a program of the caller's, with the caller's rights.
-const NOUNS: [&str; 9] = [
-    "journal", "key", "lender", "man", "mount", "rvm", "shared", "sqlite", "volume",
+const NOUNS: [&str; 10] = [
+    "journal", "key", "lender", "man", "mount", "rvm", "shared", "sqlite", "status", "volume",
 ];
-/// Arguments that are no data of a user's. A key's owner and mode are checked where it is read, and a store's
-/// where it is opened; the rest is root's choice and only read.
-const NOT_DATA: [&str; 8] = [
+/// Arguments that are no data of a user's. The owner of a key and of a cluster file is checked where it is
+/// read, and a store's where it is opened; the rest is root's choice and only read.
+const NOT_DATA: [&str; 9] = [
+    "cluster",
     "config",
     "data_key_file",
     "data_lender_key_file",

@@ -5,21 +5,26 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use netram_journal::JournalSettings;
 use netram_journal::config::DOMAIN_DEFAULT;
+use netram_journal::settings::{AUTO, LenderName};
 use netram_proto::journal::CommitRule;
 use netram_transport::NetAddress;
 
 use crate::command::lender::probe::reasons_to_wait;
 use crate::command::play::LENDERS_VARIABLE as PLAY_VARIABLE;
-use crate::options::{DurationArg, LENDERS_VARIABLE, UsageError, key_file, lenders_in_environment, security};
+use crate::options::{
+    DurationArg, LENDERS_VARIABLE, UsageError, key_file, lenders_in_environment, named_addresses, security,
+};
 use crate::output;
 
 /// The part of a settings file that concerns lenders.
 #[derive(Debug, Args)]
 pub(crate) struct LenderArgs {
-    /// Lender that may hold the newest writes, in order of preference; repeat it for several
+    /// Lender that may hold the newest writes, in order of preference; repeat it for several.
+    /// `auto`: those that each opening finds (netram status shows them)
     #[arg(long, value_name = "ADDRESS", env = LENDERS_VARIABLE, value_delimiter = ',')]
-    lender: Vec<NetAddress>,
+    lender: Vec<LenderName>,
     /// File with the cluster key, the one that the lenders were started with
     /// [default: ~/.config/netram/key if there is one and you are not root, /etc/netram/key]
     #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
@@ -71,8 +76,7 @@ impl LenderArgs {
             true => &[][..],
             false => &self.lender,
         };
-        let lenders: Vec<toml::Value> = named.iter().map(|one| one.to_string().into()).collect();
-        put(&mut table, "lenders", (!lenders.is_empty()).then_some(lenders));
+        put(&mut table, "lenders", written(named)?);
         put(&mut table, "insecure", self.insecure.then_some(true));
         let members = self.members.map(i64::try_from).transpose()?;
         put(&mut table, "members", members);
@@ -107,17 +111,41 @@ impl LenderArgs {
         let Ok(security) = security(self.key_file.as_ref(), self.insecure) else {
             return;
         };
+        let lenders = match self.lenders() {
+            Ok(lenders) if lenders.is_empty() => {
+                return output::remark(format_args!(
+                    "no lender was found: {what} wait for this disk until one is (`netram status` shows what is found)"
+                ));
+            }
+            Ok(lenders) => lenders,
+            Err(error) => return output::remark(output::sentence(&error)),
+        };
         let domain = (!self.one_domain).then(|| self.domain.as_deref().unwrap_or(DOMAIN_DEFAULT));
-        for sentence in reasons_to_wait(&self.lender, &security, what, domain, journal_bytes) {
+        for sentence in reasons_to_wait(&lenders, &security, what, domain, journal_bytes) {
             output::remark(sentence);
         }
+    }
+
+    /// Returns the lenders that are named or found.
+    fn lenders(&self) -> Result<Vec<NetAddress>> {
+        let (auto, lenders) = named_addresses(&self.lender)?;
+        let settings = JournalSettings {
+            lenders,
+            auto,
+            key_file: self.key_file.clone(),
+            insecure: self.insecure,
+            domain: self.domain.clone(),
+            one_domain: self.one_domain,
+            ..JournalSettings::default()
+        };
+        Ok(settings.find_lenders()?)
     }
 
     /// Returns the key's path as it is to stand in the file.
     pub(crate) fn key(&self) -> Result<Option<String>> {
         let of_play = self.are_of_play()? && self.key_file.as_deref() == Some(key_in_environment().as_path());
         // A default file stands in the settings too: another may come before it one day.
-        let used = key_file(self.key_file.as_ref(), self.insecure, &self.lender);
+        let used = key_file(self.key_file.as_ref(), self.insecure, !self.lender.is_empty());
         used.filter(|_| !of_play).as_deref().map(key_path).transpose()
     }
 
@@ -127,6 +155,21 @@ impl LenderArgs {
         let in_play = std::env::var_os(PLAY_VARIABLE).is_some();
         Ok(in_play && self.lender == lenders_in_environment()?)
     }
+}
+
+/// Returns the value of the key `lenders` for these names; `None` without names.
+///
+/// # Errors
+///
+/// `auto` stands beside addresses.
+pub(crate) fn written(names: &[LenderName]) -> Result<Option<toml::Value>> {
+    let (auto, addresses) = named_addresses(names)?;
+    let listed = || addresses.iter().map(|one| one.to_string().into()).collect();
+    Ok(match (auto, addresses.is_empty()) {
+        (true, _) => Some(AUTO.into()),
+        (false, true) => None,
+        (false, false) => Some(toml::Value::Array(listed())),
+    })
 }
 
 /// Returns a key's path for a settings file. Such a file takes relative paths from its own directory, the

@@ -77,6 +77,7 @@ targets! {
     Stranger log_bytes(256): crate::frames::log_bytes, crate::frames::log_seeds;
     Stranger view(512): crate::journal::view, crate::journal::view_seeds;
     Stranger report(2048): crate::formats::report, crate::formats::report_seeds;
+    Stranger dns_answer(512): netram_discover::fuzzed::dns_answer, netram_discover::fuzzed::dns_seeds;
     Machine handshake(96): netram_transport::fuzzed::handshake, netram_transport::fuzzed::handshake_seeds;
     Machine packets(256): netram_transport::fuzzed::packets, netram_transport::fuzzed::packets_seeds;
     Machine member(512): crate::member::member, crate::member::member_seeds;
@@ -105,6 +106,7 @@ targets! {
     Disk heap(512): crate::formats::heap, crate::formats::heap_seeds;
     Disk loader_header(512): crate::formats::loader_header, crate::formats::loader_seeds;
     Disk settings(512): crate::formats::settings, crate::formats::settings_seeds;
+    Disk cluster_file(512): netram_discover::fuzzed::cluster_file, netram_discover::fuzzed::cluster_seeds;
     Disk words(128): crate::formats::words, crate::formats::words_seeds;
     Disk fuse_request(640): netram_attach::fuzzed::fuse_request, netram_attach::fuzzed::fuse_seeds;
     Disk ublk_request(24): netram_attach::fuzzed::ublk_request, netram_attach::fuzzed::ublk_seeds;

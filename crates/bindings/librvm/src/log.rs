@@ -91,7 +91,7 @@ impl LibraryLog {
         refuse_original(&path)?;
         let store = Store::at(&path);
         let mut settings = store.settings()?;
-        if settings.lenders.is_empty() {
+        if !settings.uses_lenders() {
             settings.window_bytes.get_or_insert(RING_BYTES_ALONE);
         }
         let members = settings.journal_config().map_err(StoreError::from)?.members;

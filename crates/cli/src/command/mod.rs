@@ -17,6 +17,7 @@ pub mod rvm;
 mod shared;
 #[cfg(feature = "products")]
 mod sqlite;
+mod status;
 #[cfg(feature = "products")]
 mod volume;
 
@@ -55,6 +56,7 @@ pub enum NetramCommand {
     #[cfg(feature = "products")]
     #[command(hide = true, name = netram_far::run::GIVE_BACK)]
     GiveBack(run::ReturnDeposits),
+    Status(status::ShowCluster),
     #[command(subcommand)]
     Key(key::KeyCommand),
     Play(play::OpenPlayShell),
@@ -159,6 +161,7 @@ impl NetramCommand {
             NetramCommand::Run(run) => run.run(),
             #[cfg(feature = "products")]
             NetramCommand::GiveBack(give_back) => give_back.run(),
+            NetramCommand::Status(status) => status.run(),
             NetramCommand::Key(key) => key.run(),
             NetramCommand::Play(play) => play.run(),
             NetramCommand::Man(man) => man.run(),

@@ -8,6 +8,7 @@ mod clients;
 mod command_line;
 mod data_lender;
 mod databases;
+mod discovery;
 mod environment;
 mod faults;
 mod guest;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use netram_discover::ClusterFile;
 use netram_proto::id::Lsn;
 use netram_proto::journal::{CommitRule, MulticastTiming, View, Voter, WriterConfig, WriterTimings};
 use netram_proto::limit::{
@@ -29,6 +30,9 @@ pub struct JournalConfig {
     /// Lenders that may become members, in order of preference. If empty, every commit waits for the local
     /// disk.
     pub lenders: Vec<NetAddress>,
+    /// Where lenders are found. If set, `lenders` are those that an opening finds, and those that earlier
+    /// openings found.
+    pub auto: Option<ClusterFile>,
     /// The protection of links to lenders.
     pub security: Security,
     /// Number of members that must hold a record before it is acknowledged.
@@ -120,6 +124,7 @@ impl Default for JournalConfig {
     fn default() -> JournalConfig {
         JournalConfig {
             lenders: Vec::new(),
+            auto: None,
             security: Security::Insecure,
             rule: CommitRule::All,
             members: 0,
@@ -162,8 +167,13 @@ impl JournalConfig {
     /// Checks the settings for contradictions and limits; the error says which.
     pub(crate) fn check(&self) -> Result<(), String> {
         let wrong = |what: String| Err(what);
-        let membership = Membership::from(self);
-        membership.wanted().check().map_err(|error| error.to_string())?;
+        let mut wanted = Membership::from(self).wanted();
+        if self.auto.is_some() {
+            // With fewer lenders than members commits wait for the disk; those found later make up for it.
+            let missing = self.members.min(MEMBERS_MAX).saturating_sub(wanted.lenders.len());
+            wanted.lenders.extend((0..missing).map(|number| format!("auto {number}")));
+        }
+        wanted.check().map_err(|error| error.to_string())?;
         if !(WINDOW_BYTES_MIN..=WINDOW_BYTES_MAX).contains(&self.window_bytes) {
             return wrong(format!(
                 "a window of {} bytes is out of bounds; choose {WINDOW_BYTES_MIN} to {WINDOW_BYTES_MAX}",

@@ -124,13 +124,14 @@ impl JournalPaths {
     }
 
     /// The journal's files, in the order of their removal.
-    fn files(&self) -> [PathBuf; 6] {
+    fn files(&self) -> [PathBuf; 7] {
         [
             self.log(),
             self.view(),
             self.key(),
             self.table(),
             self.settings(),
+            self.lenders(),
             self.lock_file(),
         ]
     }

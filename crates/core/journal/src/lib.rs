@@ -11,6 +11,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`config`] | what a journal is opened with |
+//! | `auto` | the lenders that `lenders = "auto"` finds, and the file that keeps their addresses |
 //! | [`settings`] | the same, from a settings file and the environment |
 //! | [`durable`] | files that are complete or absent after a crash |
 //! | [`paths`] | a journal's files: names, creation, lock |
@@ -38,6 +39,7 @@
 //! | [`inspect`] | reading a journal without opening it for writing |
 
 mod append;
+mod auto;
 mod commit_wait;
 mod commit_waiters;
 pub mod config;
@@ -83,6 +85,7 @@ pub use fork::ForkMark;
 pub use inspect::JournalInspector;
 pub use journal::{Journal, JournalStatus};
 pub use membership::{Membership, MembershipChangeError};
+pub use netram_discover::{ClusterFile, ClusterFileError};
 pub use open::{GrowReport, JournalRecovery, OpenCheck, claim_note};
 pub use orphan::OrphanJournal;
 pub use paths::{JournalInit, JournalLayout, JournalLock, JournalPaths, LogBlocks};

@@ -5,6 +5,7 @@
 //! | `X/log` | `X` | the journal's log, of fixed size (docs/design/journal.md) |
 //! | `X/view` | `X.view` | the durable view, two slots |
 //! | `X/data.key` | `X.key` | the key that seals records before they leave this machine, mode 0600 |
+//! | `X/lenders` | `X.lenders` | addresses of lenders that `lenders = "auto"` found |
 //! | `X/lock` | `X.lock` | lock file of the one process that has the journal open; holds its process id |
 //!
 //! The second layout is for programs that treat a log as a file: they create it, name it, and delete the
@@ -161,6 +162,11 @@ impl JournalPaths {
         self.companion("lock", "lock")
     }
 
+    /// Addresses of lenders that openings found, with `lenders = "auto"`.
+    pub fn lenders(&self) -> PathBuf {
+        self.companion("lenders", "lenders")
+    }
+
     /// The segment table, which the log's user creates.
     pub fn table(&self) -> PathBuf {
         self.companion("segments", "segments")
@@ -291,21 +297,27 @@ impl JournalPaths {
             return Err(JournalCreateError::Exists(self.root.clone()));
         }
         let unfinished = self.companion("log.new", "new");
-        let made = [self.view(), self.key(), self.table(), unfinished.clone()]
-            .iter()
-            .try_for_each(|stale| remove(stale))
-            .and_then(|()| self.fill(&unfinished, parts))
-            .and_then(|()| {
-                // Must not replace a log that another program has created in the meantime.
-                Ok(renameat_with(
-                    CWD,
-                    &unfinished,
-                    CWD,
-                    self.log(),
-                    RenameFlags::NOREPLACE,
-                )?)
-            })
-            .and_then(|()| self.sync_parent());
+        let made = [
+            self.view(),
+            self.key(),
+            self.table(),
+            self.lenders(),
+            unfinished.clone(),
+        ]
+        .iter()
+        .try_for_each(|stale| remove(stale))
+        .and_then(|()| self.fill(&unfinished, parts))
+        .and_then(|()| {
+            // Must not replace a log that another program has created in the meantime.
+            Ok(renameat_with(
+                CWD,
+                &unfinished,
+                CWD,
+                self.log(),
+                RenameFlags::NOREPLACE,
+            )?)
+        })
+        .and_then(|()| self.sync_parent());
         if made.is_err() {
             let _ = remove(&unfinished);
         }

@@ -78,9 +78,14 @@ fn greet(
     };
     let (cipher, agreed) = match security {
         Security::Insecure => {
+            let asked = Instant::now();
             let (prologue, version) = exchange_preambles(&wire, MODE_PLAIN, None)?;
-            let id = prologue.session();
-            (Cipher::Plain, LinkSession { version, id })
+            let agreed = LinkSession {
+                version,
+                id: prologue.session(),
+                round_trip: asked.elapsed(),
+            };
+            (Cipher::Plain, agreed)
         }
         Security::Key(key) => noise_handshake(&wire, key)?,
     };
@@ -182,9 +187,13 @@ fn noise_handshake(
         address: wire.address.clone(),
         source,
     };
+    let asked = Instant::now();
     let (prologue, version) = exchange_preambles(wire, MODE_NOISE, Some(KeyId::of(key)))?;
+    let preambles = asked.elapsed();
     let mut noise = NoiseHandshake::initiator(key, &prologue).map_err(local)?;
-    wire.send(&noise.write().map_err(local)?)?;
+    let message = noise.write().map_err(local)?;
+    let asked = Instant::now();
+    wire.send(&message)?;
 
     let mut message = [0; MESSAGE_BYTES];
     let (first, rest) = message.split_at_mut(PREAMBLE_BYTES);
@@ -196,6 +205,9 @@ fn noise_handshake(
         judge(refusal, MODE_NOISE)?;
     }
     wire.receive(rest)?;
+    // The lender does key agreement before this answer, and may be late to see a new connection before the
+    // first one: the quicker of the two is nearer to the network's round trip.
+    let round_trip = preambles.min(asked.elapsed());
     noise.read(&message).map_err(|_| ConnectError::WrongKey)?;
 
     let (mut cipher, id) = noise.finish();
@@ -204,7 +216,12 @@ fn noise_handshake(
         ways.seal(&mut confirmation);
         wire.send(&confirmation)?;
     }
-    Ok((cipher, LinkSession { version, id }))
+    let agreed = LinkSession {
+        version,
+        id,
+        round_trip,
+    };
+    Ok((cipher, agreed))
 }
 
 /// A connected non-blocking socket with blocking calls that end at a deadline.

@@ -114,10 +114,7 @@ pub fn handshake_seeds() -> Vec<Vec<u8>> {
 /// Packets over a plain link. Each must have its announced length and its bytes, and the first impossible one
 /// must end the link.
 pub fn packets(bytes: &[u8]) {
-    let agreed = LinkSession {
-        version: WIRE_VERSION,
-        id: [0; 32],
-    };
+    let agreed = LinkSession::at_lender(WIRE_VERSION, [0; 32]);
     let mut link = Link::new(connected(bytes), "a fuzzer".into(), Cipher::Plain, agreed, None);
     let mut rest = bytes;
     while let Ok(Some(packet)) = link.receive() {

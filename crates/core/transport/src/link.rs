@@ -9,6 +9,7 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use netram_proto::limit::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES};
 use netram_proto::owner::SESSION_ID_BYTES;
@@ -68,6 +69,19 @@ pub(crate) struct LinkSession {
     pub(crate) version: u16,
     /// The id that no other link has, from version 2 on.
     pub(crate) id: [u8; SESSION_ID_BYTES],
+    /// Time of the handshake's quickest exchange. Zero at a lender's end, which starts none.
+    pub(crate) round_trip: Duration,
+}
+
+impl LinkSession {
+    /// The lender's end of a link.
+    pub(crate) fn at_lender(version: u16, id: [u8; SESSION_ID_BYTES]) -> LinkSession {
+        LinkSession {
+            version,
+            id,
+            round_trip: Duration::ZERO,
+        }
+    }
 }
 
 /// How much of a packet [`Link::send`] has given to the socket.
@@ -103,6 +117,11 @@ impl Link {
     /// The peer's address, for people to read.
     pub fn peer(&self) -> &str {
         &self.peer
+    }
+
+    /// Time of the handshake's quickest exchange with the lender: about a round trip. Zero at a lender's end.
+    pub fn round_trip(&self) -> Duration {
+        self.agreed.round_trip
     }
 
     /// The named client at the other end; `None` at a listener without named clients, and at a client's end.

@@ -281,7 +281,7 @@ impl PendingHandshake {
         };
         if mode == MODE_PLAIN {
             let id = prologue.session();
-            let link = self.become_link(Cipher::Plain, LinkSession { version, id }, None);
+            let link = self.become_link(Cipher::Plain, LinkSession::at_lender(version, id), None);
             return link.map(Some);
         }
         let attempts: io::Result<Vec<KeyAttempt>> = keys
@@ -319,7 +319,7 @@ impl PendingHandshake {
         let answer = noise.write().map_err(HandshakeError::Failed)?;
         self.send(&answer)?;
         let (cipher, id) = noise.finish();
-        self.step = AwaitedMessage::Confirmation(cipher, LinkSession { version, id }, client);
+        self.step = AwaitedMessage::Confirmation(cipher, LinkSession::at_lender(version, id), client);
         Ok(None)
     }
 

@@ -113,16 +113,24 @@ fn files_of_user() -> Vec<PathBuf> {
 }
 
 fn files(is_root: bool, config: Option<OsString>, home: Option<OsString>) -> Vec<PathBuf> {
+    files_of(is_root, config, home, "netram/key", MACHINE_FILE)
+}
+
+/// Returns where a user's programs look for a file: `own` in `config` (`$XDG_CONFIG_HOME`) or in `.config` of
+/// `home`, except for root, and then `machine`.
+pub fn files_of(
+    is_root: bool,
+    config: Option<OsString>,
+    home: Option<OsString>,
+    own: &str,
+    machine: &str,
+) -> Vec<PathBuf> {
     let absolute = |text: OsString| Some(PathBuf::from(text)).filter(|path| path.is_absolute());
     let config = config
         .and_then(absolute)
         .or_else(|| home.and_then(absolute).map(|home| home.join(".config")));
-    let own = config
-        .filter(|_| !is_root)
-        .map(|config| config.join("netram/key"));
-    own.into_iter()
-        .chain([Path::new(MACHINE_FILE).to_owned()])
-        .collect()
+    let own = config.filter(|_| !is_root).map(|config| config.join(own));
+    own.into_iter().chain([Path::new(machine).to_owned()]).collect()
 }
 
 #[cfg(test)]

@@ -128,7 +128,8 @@ fn chosen(options: &FarOptions) -> Result<ArenaConfig, CallFailure> {
 fn lenders(options: &FarOptions) -> Result<Vec<NetAddress>, CallFailure> {
     if options.lender_count == 0 {
         let settings = JournalSettings::from_environment();
-        return Ok(settings.map_err(|error| wrong(error.to_string()))?.lenders);
+        let found = settings.and_then(|settings| settings.find_lenders());
+        return found.map_err(|error| wrong(error.to_string()));
     }
     if options.lender_count > LENDERS_MAX || !is_usable(options.lenders) {
         return Err(wrong(format!(

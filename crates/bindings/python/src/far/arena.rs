@@ -280,7 +280,6 @@ impl Arena {
 
 fn lenders_in_environment() -> PyResult<Vec<NetAddress>> {
     let settings = JournalSettings::from_environment();
-    Ok(settings
-        .map_err(|error| PyValueError::new_err(error.to_string()))?
-        .lenders)
+    let found = settings.and_then(|settings| settings.find_lenders());
+    found.map_err(|error| PyValueError::new_err(error.to_string()))
 }

@@ -6,14 +6,13 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use netram_journal::forget::ForgetList;
-use netram_journal::settings::{JournalSettings, SettingsFile};
+use netram_journal::settings::{JournalSettings, LenderName, SettingsFile};
 use netram_journal::{JournalInspector, JournalPaths};
-use netram_transport::NetAddress;
 use netram_volume::Volume;
 use serde_json::json;
 
 use super::super::lender;
-use crate::options::{LENDERS_VARIABLE, UsageError};
+use crate::options::{LENDERS_VARIABLE, UsageError, named_addresses};
 use crate::output;
 
 /// Delete a journal, or the log of recoverable memory
@@ -36,7 +35,7 @@ pub struct DeleteJournal {
     /// Lender to notify, besides those in the settings and those that held its newest bytes;
     /// repeat it for several
     #[arg(long = "lender", value_name = "ADDRESS", env = LENDERS_VARIABLE, value_delimiter = ',')]
-    lenders: Vec<NetAddress>,
+    lenders: Vec<LenderName>,
     /// File with the cluster key [default: the one that its settings name]
     #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
     key_file: Option<PathBuf>,
@@ -79,7 +78,9 @@ impl DeleteJournal {
             .and_then(|mut file| JournalSettings::take(&mut file))
             .unwrap_or_default();
         let key_file = self.key_file.or(settings.key_file);
-        let lenders = [self.lenders, settings.lenders].concat();
+        // With `auto` these are the lenders that openings found, whose addresses the journal keeps.
+        let (_, named) = named_addresses(&self.lenders)?;
+        let lenders = [named, settings.lenders].concat();
         let untold = place
             .delete(
                 ForgetList::usual(),

@@ -10,7 +10,7 @@ mod resize;
 mod serve;
 mod serve_settings;
 pub(crate) mod status;
-mod status_tables;
+pub(crate) mod status_tables;
 
 use std::process::ExitCode;
 

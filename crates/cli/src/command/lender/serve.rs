@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_lender::{DataService, Lender};
+use netram_discover::mdns::{Announcement, LenderNotice, what_to_announce};
+use netram_lender::{DataService, Lender, LenderConfig};
+use netram_transport::NetAddress;
 use netram_ups::{PowerReason, PowerState, PowerStatus, UpsMonitor};
 #[cfg(feature = "products")]
 use netram_volume::replica::ReplicaHost;
@@ -20,7 +22,6 @@ use signal_hook::iterator::Signals;
 
 use super::serve_settings::ServeSettings;
 use crate::clients::told;
-#[cfg(not(feature = "products"))]
 use crate::options::UsageError;
 use crate::output;
 use crate::ups::UpsPlace;
@@ -92,7 +93,9 @@ impl ServeLender {
             let sentence = "this program was built for the demo and keeps no copies of volumes: build it with `make build`";
             return Err(UsageError(sentence.to_owned()).into());
         }
+        let announce = settings.announce();
         let config = settings.config()?;
+        let notice = announce.then(|| notice(&config)).transpose()?;
         // Before the lender starts: a signal in between must not end it without notice to its clients.
         let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGPWR]).context("waiting for signals")?;
         #[cfg(feature = "products")]
@@ -110,6 +113,7 @@ impl ServeLender {
         for address in lender.data_addresses() {
             output::announce(format_args!("data sessions {address}"));
         }
+        let _announcement = notice.and_then(|notice| begin_announcement(notice, lender.addresses()));
         output::announce("ready");
         let served = PoweredLender::new(lender, grace, ups_grace, forget).serve(signals, ups);
         #[cfg(feature = "products")]
@@ -117,6 +121,29 @@ impl ServeLender {
             host.stop();
         }
         served
+    }
+}
+
+/// Returns what the lender will say of itself, if it listens where others can reach it.
+fn notice(config: &LenderConfig) -> Result<LenderNotice> {
+    let ports = what_to_announce(&config.listen).map_err(|error| UsageError(error.to_string()))?;
+    Ok(LenderNotice {
+        name: config.name.clone(),
+        domain: config.domain.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ports,
+    })
+}
+
+/// Announces the lender at the addresses where it listens now. A lender that cannot is found by its address.
+fn begin_announcement(notice: LenderNotice, listening: &[NetAddress]) -> Option<Announcement> {
+    let ports = what_to_announce(listening).unwrap_or_default();
+    match Announcement::begin(&LenderNotice { ports, ..notice }) {
+        Ok(announcement) => Some(announcement),
+        Err(error) => {
+            tracing::warn!(%error, "the lender is not announced; clients find it by its address only");
+            None
+        }
     }
 }
 

@@ -33,6 +33,10 @@ pub(super) struct ServeSettings {
     #[arg(long, value_name = "ADDRESS", env = "NETRAM_LISTEN", value_delimiter = ',')]
     #[serde(deserialize_with = "list_from_text")]
     listen: Vec<NetAddress>,
+    /// Announce this lender on the networks that it listens on (mDNS: name, domain, release and
+    /// address, for everybody there), for clients with lenders = "auto"
+    #[arg(long)]
+    announce: bool,
     /// File with the cluster key, made by `netram key create`
     /// [default: ~/.config/netram/key if there is one and you are not root, /etc/netram/key]
     #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
@@ -184,6 +188,7 @@ impl ServeSettings {
         let chosen = self.key_file.is_some() || self.insecure || self.clients.is_some();
         ServeSettings {
             listen: list(self.listen, file.listen),
+            announce: self.announce || file.announce,
             multicast: self.multicast.or(file.multicast),
             key_file: if chosen { self.key_file } else { file.key_file },
             insecure: if chosen { self.insecure } else { file.insecure },
@@ -238,6 +243,11 @@ impl ServeSettings {
     /// Returns how long a lender whose battery is low waits for its clients.
     pub(super) fn ups_grace(&self) -> Duration {
         self.ups_grace.map_or(GRACE_DEFAULT, |span| span.0)
+    }
+
+    /// Whether the lender announces itself.
+    pub(super) fn announce(&self) -> bool {
+        self.announce
     }
 
     /// Whether the memory is returned to the machine at the end.

@@ -3,13 +3,14 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use netram_discover::ProbeError;
+use netram_discover::probe::request;
 use netram_journal::LinkFailure;
 use netram_lender::StatusReport;
-use netram_proto::wire::{ClientLimitRefusal, Frame, FrameHeader, FrameKind, RefusalReason};
+use netram_proto::wire::{FrameHeader, FrameKind};
 use netram_transport::{Link, NetAddress, Security, connect};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use super::status_tables;
@@ -83,8 +84,8 @@ impl LenderAnswer {
 
 impl ShowLenders {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let lenders = self.lenders.all_or_local()?;
         let security = self.security.security()?;
+        let lenders = self.lenders.all_or_local(&self.security)?;
         loop {
             let answers = ask_all(&lenders, &security, self.timeout.0);
             if self.json {
@@ -143,94 +144,21 @@ pub(super) fn ask_over(link: Link, deadline: Instant) -> Result<StatusReport> {
 }
 
 /// Sends an order or a question that a report answers.
-pub(super) fn request_report(mut link: Link, order: FrameHeader, deadline: Instant) -> Result<StatusReport> {
-    link.send(&[&order.encode(0)])?;
-    loop {
-        link.flush()?;
-        if let Some(packet) = link.receive()? {
-            let frame = Frame::parse(packet)?;
-            match frame.header.kind {
-                FrameKind::Report => {
-                    return StatusReport::from_frame_body(frame.body)
-                        .context("it sent a report that cannot be read");
-                }
-                FrameKind::Refuse
-                    if RefusalReason::from_byte(frame.header.flags) == Some(RefusalReason::DataOnly) =>
-                {
-                    bail!("it takes data sessions only at this address: ask at another of its addresses")
-                }
-                // A lender sends neither of these.
-                FrameKind::ShareAck => {
-                    bail!("it is the server of a shared region: ask it with `netram shared status`")
-                }
-                FrameKind::Refuse
-                    if RefusalReason::from_byte(frame.header.flags) == Some(RefusalReason::RegionOnly) =>
-                {
-                    bail!(
-                        "it belongs to a shared region and is not a lender: ask the region's server with `netram shared status`"
-                    )
-                }
-                FrameKind::Refuse
-                    if RefusalReason::from_byte(frame.header.flags)
-                        == Some(RefusalReason::OverClientLimit) =>
-                {
-                    let (resource, limit) = (frame.header.lsn.0, frame.header.stable.0);
-                    bail!("{}", ClientLimitRefusal::from_numbers(resource, limit))
-                }
-                FrameKind::Refuse => bail!("it refused to report"),
-                _ => (),
-            }
-        }
-        await_bytes(&link, deadline)?;
+pub(super) fn request_report(link: Link, order: FrameHeader, deadline: Instant) -> Result<StatusReport> {
+    let body = request(link, order, deadline).map_err(|error| explained(&error))?;
+    StatusReport::from_frame_body(&body).context("it sent a report that cannot be read")
+}
+
+/// Returns an error with the same sentences as a client's.
+pub(crate) fn explained(error: &ProbeError) -> anyhow::Error {
+    match error {
+        ProbeError::Connect(error) => LinkFailure::from(error).into(),
+        ProbeError::NoAnswer => LinkFailure::NoAnswer.into(),
+        other => anyhow!("{other}"),
     }
 }
 
-/// Waits until the link has bytes to read. Fails after the deadline even if it has some: a peer that sends
-/// other frames without end is as good as silent.
+/// Waits until the link has bytes to read. Fails after the deadline even if it has some.
 pub(super) fn await_bytes(link: &Link, deadline: Instant) -> Result<()> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(LinkFailure::NoAnswer.into());
-    }
-    if link.has_buffered() {
-        return Ok(());
-    }
-    let timeout = Timespec {
-        tv_sec: left.as_secs() as i64,
-        tv_nsec: left.subsec_nanos().into(),
-    };
-    match poll(
-        &mut [PollFd::from_borrowed_fd(link.fd(), PollFlags::IN)],
-        Some(&timeout),
-    ) {
-        Ok(0) => Err(LinkFailure::NoAnswer.into()),
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use netram_transport::both_ends::link_pair;
-
-    use super::*;
-
-    /// A peer that sent other frames without end was waited for without end.
-    #[test]
-    fn a_peer_that_talks_of_something_else_is_given_up_at_the_deadline() {
-        let directory = tempfile::tempdir().unwrap();
-        let address = NetAddress::Unix(directory.path().join("lender"));
-        let (link, mut talker) = link_pair(&address, &Security::Insecure);
-        talker
-            .send(&[&FrameHeader::new(FrameKind::Pong).encode(0)])
-            .unwrap();
-        let report = StatusReport::default().to_frame_body();
-        let header = FrameHeader::new(FrameKind::Report).encode(report.len());
-        talker.send(&[&header, &report]).unwrap();
-        let late = ask_over(link, Instant::now()).unwrap_err();
-        assert!(
-            matches!(late.downcast_ref(), Some(LinkFailure::NoAnswer)),
-            "the report came after the deadline: {late}"
-        );
-    }
+    netram_discover::probe::await_bytes(link, deadline).map_err(|error| explained(&error))
 }

@@ -46,6 +46,15 @@ pub(super) fn show(answers: &[LenderAnswer]) -> Result<()> {
     Ok(())
 }
 
+/// Returns how many journals a lender remembers, of as many as it can.
+pub(crate) fn journals_used(report: &StatusReport) -> String {
+    match report.journals_max {
+        // An earlier release does not say.
+        0 => (report.journals.len().saturating_add(report.journals_left_out)).to_string(),
+        max => format!("{} of {max}", report.journals_used),
+    }
+}
+
 /// Returns the table of lenders.
 fn lenders(answers: &[LenderAnswer]) -> String {
     let mut lenders = output::table(
@@ -69,11 +78,7 @@ fn lenders(answers: &[LenderAnswer]) -> String {
             output::bytes(memory.used),
             output::bytes(memory.free),
             output::bytes(memory.reserved),
-            match report.journals_max {
-                // An earlier release does not say.
-                0 => (report.journals.len().saturating_add(report.journals_left_out)).to_string(),
-                max => format!("{} of {max}", report.journals_used),
-            },
+            journals_used(report),
             output::age(Duration::from_secs(report.uptime_s)),
         ]);
     }
@@ -296,7 +301,8 @@ fn copies_line(name: &str, copies: &CopiesReport) -> String {
     )
 }
 
-fn state(report: &StatusReport) -> String {
+/// Returns what a lender is doing.
+pub(crate) fn state(report: &StatusReport) -> String {
     if report.stopping {
         return "stopping".to_owned();
     }

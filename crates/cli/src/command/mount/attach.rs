@@ -262,11 +262,11 @@ impl AttachDirectory {
         if typed.iter().all(|(key, value)| there.get(key) == Some(value)) {
             return Ok(());
         }
-        let lenders: Vec<&str> = there
-            .get("lenders")
-            .and_then(toml::Value::as_array)
-            .map(|all| all.iter().filter_map(toml::Value::as_str).collect())
-            .unwrap_or_default();
+        let lenders: Vec<&str> = match there.get("lenders") {
+            Some(toml::Value::Array(all)) => all.iter().filter_map(toml::Value::as_str).collect(),
+            Some(toml::Value::String(auto)) => vec![auto],
+            _ => Vec::new(),
+        };
         let lenders = match lenders.is_empty() {
             true => "no lenders".to_owned(),
             false => format!("the lenders {}", lenders.join(", ")),

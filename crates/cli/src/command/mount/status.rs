@@ -60,7 +60,7 @@ impl ShowMount {
         let not_in_files = end.since(head);
         let not_on_disk = end.0.saturating_sub(stable.0);
         let lenders: Vec<String> = match Store::at(journal).settings() {
-            Ok(settings) => settings.lenders.iter().map(ToString::to_string).collect(),
+            Ok(settings) => settings.lender_names(),
             Err(_) => Vec::new(),
         };
         if self.json {

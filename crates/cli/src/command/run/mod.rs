@@ -12,15 +12,17 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use lenders::{room, room_for_copies, wait_for_deposits};
 use netram_far::run::{
     LIBRARY, LIBRARY_VARIABLE, PRELOAD, RunReport, RunSettings, SETTINGS, SIZE_DEFAULT, THRESHOLD_DEFAULT,
 };
 use netram_far::{Arena, ArenaError, process_limits};
+use netram_journal::settings::LenderName;
 use netram_transport::NetAddress;
 pub(super) use return_deposits::ReturnDeposits;
 
 use crate::command::lender::status::ask_all;
-use crate::options::{LENDERS_VARIABLE, SecurityArgs, SizeArg, UsageError};
+use crate::options::{LENDERS_VARIABLE, SecurityArgs, SizeArg, UsageError, found};
 use crate::output;
 
 /// Smallest allocation that may be moved: smaller ones cost too much for each byte.
@@ -50,7 +52,8 @@ pub struct RunProgram {
     /// Most bytes of its large allocations in this machine's memory at a time; at least 256KiB
     #[arg(long, value_name = "SIZE")]
     local: SizeArg,
-    /// Lender for the other pages: tcp://HOST:PORT or unix:/PATH; repeat it for several
+    /// Lender for the other pages: tcp://HOST:PORT or unix:/PATH; repeat it for several. `auto`:
+    /// those that are found
     #[arg(
         long = "lender",
         required_unless_present = "spill",
@@ -58,7 +61,7 @@ pub struct RunProgram {
         env = LENDERS_VARIABLE,
         value_delimiter = ','
     )]
-    lenders: Vec<NetAddress>,
+    lenders: Vec<LenderName>,
     #[command(flatten)]
     security: SecurityArgs,
     /// Number of copies of a page, at different lenders or in --spill: 1 or 2
@@ -106,12 +109,13 @@ impl RunProgram {
             // Without lenders no protection needs to be chosen.
             self.security.security()?;
         }
-        let settings = self.settings()?;
+        let lenders = found(&self.lenders, &self.security)?;
+        let settings = self.settings(lenders.clone())?;
         let config = settings.arena().context("the cluster key")?;
         process_limits::check(&settings)?;
         Arena::check(&config).map_err(explain)?;
-        lenders::wait_for_deposits(config.remote_pages)?;
-        self.remark_room()?;
+        wait_for_deposits(config.remote_pages)?;
+        self.remark_room(&lenders)?;
         let mut command = Command::new(&program);
         command
             .args(&self.words[1..])
@@ -125,15 +129,15 @@ impl RunProgram {
 
     /// Says on standard error how much the program may have, if lenders have less room than it may ask for.
     /// It would stop later, waiting for room.
-    fn remark_room(&self) -> Result<()> {
-        if self.lenders.is_empty() || self.spill.is_some() {
+    fn remark_room(&self, lenders: &[NetAddress]) -> Result<()> {
+        if lenders.is_empty() || self.spill.is_some() {
             return Ok(());
         }
-        let answers = ask_all(&self.lenders, &self.security.security()?, ROOM_TIMEOUT);
+        let answers = ask_all(lenders, &self.security.security()?, ROOM_TIMEOUT);
         let reports = answers.iter().filter_map(|answer| answer.report.as_ref());
-        let rooms: Vec<u64> = reports.map(lenders::room).collect();
-        let copies = usize::from(self.copies).min(self.lenders.len());
-        let room = lenders::room_for_copies(&rooms, copies);
+        let rooms: Vec<u64> = reports.map(room).collect();
+        let copies = usize::from(self.copies).min(lenders.len());
+        let room = room_for_copies(&rooms, copies);
         // The default of --size is beyond most lenders, and means no particular number.
         let wanted = match self.size.0 {
             SIZE_DEFAULT => self.local.0.saturating_mul(2),
@@ -151,7 +155,7 @@ impl RunProgram {
         Ok(())
     }
 
-    fn settings(&self) -> Result<RunSettings> {
+    fn settings(&self, lenders: Vec<NetAddress>) -> Result<RunSettings> {
         let absolute = |path: &PathBuf| {
             let what = || format!("finding {}", path.display());
             let path = std::path::absolute(path).with_context(what)?;
@@ -174,13 +178,13 @@ impl RunProgram {
             local_bytes: self.local.0,
             size_bytes: self.size.0,
             threshold_bytes: self.threshold.0,
-            lenders: self.lenders.clone(),
             key_file: self
                 .security
-                .key_file(&self.lenders)
+                .key_file(!lenders.is_empty())
                 .as_ref()
                 .map(absolute)
                 .transpose()?,
+            lenders,
             copies: usize::from(self.copies),
             spill: self.spill.as_ref().map(absolute).transpose()?,
             spill_bytes: self.spill_size.map_or(u64::MAX, |size| size.0),

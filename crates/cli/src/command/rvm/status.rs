@@ -237,7 +237,7 @@ impl LogDescription {
         let Value::Object(fields) = settings_as_json(settings) else {
             return Ok(());
         };
-        if settings.lenders.is_empty() {
+        if !settings.uses_lenders() {
             output::line("          no lenders: commits wait for this disk")?;
         }
         for (name, value) in fields.iter().filter(|(_, value)| is_set(value)) {
@@ -291,9 +291,8 @@ fn identity(identity: &SegmentIdentity) -> Option<String> {
 
 /// Returns the settings under their names in the file: of the key, its file's name and never its contents.
 fn settings_as_json(settings: &StoreSettings) -> Value {
-    let lenders: Vec<String> = settings.lenders.iter().map(ToString::to_string).collect();
     json!({
-        "lenders": lenders,
+        "lenders": settings.lender_names(),
         "key-file": settings.key_file,
         "insecure": settings.insecure,
         "members": settings.members,

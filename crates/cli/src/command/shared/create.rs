@@ -5,17 +5,16 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_journal::settings::JournalSettings;
+use netram_journal::settings::{JournalSettings, LenderName};
 use netram_proto::journal::CommitRule;
 use netram_shared::server::{LOG_BYTES_DEFAULT, RegionPlan, RegionStore, Spans};
-use netram_transport::NetAddress;
 use serde_json::json;
 
 use crate::command::lender::probe::reasons_to_wait;
 use crate::command::rvm::inspection::number;
-use crate::options::{LENDERS_VARIABLE, SizeArg, UsageError, security};
+use crate::options::{LENDERS_VARIABLE, SizeArg, UsageError, named_addresses, security};
 use crate::output;
-use crate::settings::{owned, put};
+use crate::settings::{owned, put, written};
 
 /// Create a shared region
 ///
@@ -51,9 +50,10 @@ pub struct CreateRegion {
     /// Bytes of the server's log: how much can be committed before the region's file has it
     #[arg(long, value_name = "SIZE", default_value_t = SizeArg(LOG_BYTES_DEFAULT))]
     log_size: SizeArg,
-    /// Lender for the nodes' journals, in order of preference; repeat it for several
+    /// Lender for the nodes' journals, in order of preference; repeat it for several. `auto`: those
+    /// that each node finds
     #[arg(long, value_name = "ADDRESS", env = LENDERS_VARIABLE, value_delimiter = ',')]
-    lender: Vec<NetAddress>,
+    lender: Vec<LenderName>,
     /// Number of lenders that hold a copy of a commit; the others are spares [default: 2, or all if
     /// fewer]
     #[arg(long, value_name = "COUNT")]
@@ -113,8 +113,12 @@ impl CreateRegion {
                 self.region.join("nodes.toml").display()
             ));
         }
+        // With `auto` each node finds its own.
+        let Ok((false, lenders)) = named_addresses(&self.lender) else {
+            return;
+        };
         if let Ok(security) = security(self.key_file.as_ref(), self.insecure) {
-            for sentence in reasons_to_wait(&self.lender, &security, "commits", None, self.log_size.0) {
+            for sentence in reasons_to_wait(&lenders, &security, "commits", None, self.log_size.0) {
                 output::remark(sentence);
             }
         }
@@ -136,8 +140,7 @@ impl CreateRegion {
     /// Returns the contents of the nodes' settings file, which were read as a node will.
     fn nodes_settings(&self) -> Result<String> {
         let mut journal = toml::Table::new();
-        let lenders: Vec<toml::Value> = self.lender.iter().map(|one| one.to_string().into()).collect();
-        put(&mut journal, "lenders", (!lenders.is_empty()).then_some(lenders));
+        put(&mut journal, "lenders", written(&self.lender)?);
         let members = self.members.map(i64::try_from).transpose()?;
         put(&mut journal, "members", members);
         put(&mut journal, "rule", self.rule.map(|rule| rule.to_string()));

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use netram_block::VolumeId;
 use netram_journal::JournalConfig;
+use netram_journal::settings::LenderName;
 use netram_transport::{NetAddress, Security};
 use netram_volume::replica::restore::{
     DataLenderEndpoint, RestoreCheck, RestoreReport, RestoreRequest, check_restore, restore,
@@ -20,7 +21,7 @@ use super::create::write_settings;
 use crate::command::open_check;
 use crate::options::{DurationArg, LENDERS_VARIABLE, SecurityArgs, UsageError, security};
 use crate::output;
-use crate::settings::{key_path, owned, put};
+use crate::settings::{key_path, owned, put, written};
 
 /// Restore a volume from its data lender's copy, after its own disk was lost
 ///
@@ -61,9 +62,9 @@ pub struct RestoreVolume {
     #[arg(long, value_name = "FILE", env = "NETRAM_RECOVERY_KEY_FILE")]
     recovery_key_file: Option<PathBuf>,
     /// Lender that may hold the new volume's newest writes, in order of preference; repeat it for
-    /// several
+    /// several. `auto`: those that each opening finds
     #[arg(long, value_name = "ADDRESS", env = LENDERS_VARIABLE, value_delimiter = ',')]
-    lender: Vec<NetAddress>,
+    lender: Vec<LenderName>,
     /// Count lenders with this machine's own power label too, as for a trial on one machine
     #[arg(long)]
     one_domain: bool,
@@ -229,8 +230,7 @@ impl RestoreVolume {
     /// Returns the settings of the new volume, whose data lender is the one that it came from.
     fn settings(&self) -> Result<toml::Table> {
         let (mut journal, mut own) = (toml::Table::new(), toml::Table::new());
-        let lenders: Vec<toml::Value> = self.lender.iter().map(|one| one.to_string().into()).collect();
-        put(&mut journal, "lenders", (!lenders.is_empty()).then_some(lenders));
+        put(&mut journal, "lenders", written(&self.lender)?);
         let key = self.security.key_file.as_deref().map(key_path).transpose()?;
         put(&mut journal, "key-file", key);
         put(&mut journal, "insecure", self.security.insecure.then_some(true));

@@ -91,8 +91,7 @@ impl VolumeView {
     }
 
     fn lenders(&self) -> Vec<String> {
-        let lenders = self.settings.journal.lenders.iter();
-        lenders.map(ToString::to_string).collect()
+        self.settings.journal.lender_names()
     }
 
     fn json(&self, path: &std::path::Path) -> serde_json::Value {

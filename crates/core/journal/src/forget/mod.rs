@@ -236,7 +236,9 @@ impl JournalDeletion {
             WindowRelease::Logged => proven_end(place).unwrap_or_default(),
         };
         let entries = places.iter().filter_map(|place| {
-            let entry = ForgetEntry::of(&root, place, end(place), lenders, key)?;
+            let found = crate::auto::kept(place);
+            let lenders = [lenders, &found].concat();
+            let entry = ForgetEntry::of(&root, place, end(place), &lenders, key)?;
             // An earlier deletion interrupted after the log's removal has recorded where the log ended.
             let is_it = |one: &&ForgetEntry| (one.journal, &one.root) == (entry.journal, &root);
             let before = begun.iter().find(is_it).filter(|_| !place.log().exists());

@@ -14,6 +14,7 @@ use netram_proto::time::Time;
 
 use super::files::{open_key, open_log, open_view};
 use super::{members, scan_log, span};
+use crate::auto;
 use crate::config::JournalConfig;
 use crate::error::JournalOpenError;
 use crate::file::DiskFile;
@@ -61,8 +62,9 @@ pub(super) struct InquiryResult {
 
 /// Determines whether the journal at `root` would open, without changing anything.
 pub(crate) fn check(root: &Path, config: &JournalConfig) -> Result<OpenCheck, JournalOpenError> {
-    config.check().map_err(JournalOpenError::Config)?;
     let place = JournalPaths::at(root);
+    let config = &auto::found(config.clone(), &place);
+    config.check().map_err(JournalOpenError::Config)?;
     let (log, _, superblock) = open_log(&place, false, std::time::Duration::ZERO)?;
     let view = open_view(&place, false)?.newest().clone();
     let (sealer, owner) = open_key(&place, superblock.journal)?;
@@ -129,6 +131,7 @@ pub(crate) fn check_copy(
     key: &DataKey,
     config: &JournalConfig,
 ) -> OpenCheck {
+    let config = &auto::found(config.clone(), &JournalPaths::at(root));
     let owner = JournalOwner::of(view.journal, key).unwrap_or(JournalOwner::none(view.journal));
     // The data lender makes one claim and the new journal, which fences, the next. An earlier attempt may
     // have got as far as the first.

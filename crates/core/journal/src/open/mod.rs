@@ -31,6 +31,7 @@ use netram_proto::time::Nanos;
 use netram_proto::wire::ChainPoint as Chain;
 use netram_transport::MulticastSender;
 
+use crate::auto;
 use crate::commit_waiters::CommitWaiters;
 use crate::config::JournalConfig;
 use crate::core::{JournalState, JournalStateParts};
@@ -113,6 +114,8 @@ pub(crate) fn open(
     complete: CompletionHook<'_>,
 ) -> Result<ReadyJournal, JournalOpenError> {
     let root = lock.paths().root().to_path_buf();
+    let config = auto::found(config, lock.paths());
+    auto::keep(&config, lock.paths());
     let (files, taken, recovered) = JournalFiles::recovered_with(lock, &config, complete)?;
     if config.voter == Voter::Server && recovered.head != recovered.end {
         // The epoch would begin behind records that the server may lack, and its members would drop them.
@@ -132,7 +135,9 @@ impl JournalFiles {
         config: &JournalConfig,
         complete: CompletionHook<'_>,
     ) -> Result<(JournalFiles, AssembledLog, JournalRecovery), JournalOpenError> {
-        JournalFiles::recovered_with(JournalPaths::at(root).lock()?, config, complete)
+        let lock = JournalPaths::at(root).lock()?;
+        let config = auto::found(config.clone(), lock.paths());
+        JournalFiles::recovered_with(lock, &config, complete)
     }
 
     /// Does the same for a journal that the caller has locked.

@@ -3,10 +3,11 @@
 //!
 //! | key in the file | variable | meaning | default |
 //! |---|---|---|---|
-//! | `lenders` | `NETRAM_LENDERS` (commas) | addresses, in order of preference | none: only the local disk |
+//! | `lenders` | `NETRAM_LENDERS` (commas) | addresses, in order of preference; or `auto`: those that are found | none: only the local disk |
+//! | | `NETRAM_CLUSTER` | the cluster file, which says where `auto` finds lenders | [a default file](ClusterFile::load) |
 //! | `key-file` | `NETRAM_KEY_FILE` | the cluster key; in the file, relative to it | [a default file](netram_transport::security::default_key_file) |
 //! | `insecure` | `NETRAM_INSECURE` | no key and no encryption, for lenders on this machine only | false |
-//! | `members` | `NETRAM_MEMBERS` | number of lenders that hold a copy; the others are spares | 2, or all if fewer |
+//! | `members` | `NETRAM_MEMBERS` | number of lenders that hold a copy; the others are spares | 2, or all if fewer are named |
 //! | `members-min` | `NETRAM_MEMBERS_MIN` | with fewer members, commits wait for the disk | as the rule needs |
 //! | `rule` | `NETRAM_RULE` | `all`, `any`, or a number of copies | `all` |
 //! | `domain` | `NETRAM_DOMAIN` | this machine's power domain | `default` |
@@ -22,14 +23,17 @@
 //! The last one is a decision for one opening, so a file cannot make it.
 
 mod file;
+mod lenders;
 
 pub use file::SettingsFile;
+pub use lenders::{AUTO, LenderName, together};
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use netram_discover::{ClusterFile, ClusterFileError};
 use netram_proto::journal::CommitRule;
 use netram_transport::multicast::TTL_DEFAULT;
 use netram_transport::{MulticastGroup, NetAddress, Security, SecurityError, WaitPolicy};
@@ -51,6 +55,8 @@ pub struct JournalSettings {
     /// Addresses of lenders that may become members, in order of preference. If empty, only the local disk is
     /// used.
     pub lenders: Vec<NetAddress>,
+    /// Lenders are those that the cluster file names, or tells how to find.
+    pub auto: bool,
     /// Path of the cluster key's file; `None`: [a default one](netram_transport::security::default_key_file).
     pub key_file: Option<PathBuf>,
     /// No key and no encryption; for lenders on this machine only.
@@ -113,13 +119,16 @@ pub enum SettingsError {
     /// The protection of the links cannot be chosen.
     #[error(transparent)]
     Security(#[from] SecurityError),
+    /// Lenders are to be found, and the cluster file is invalid.
+    #[error(transparent)]
+    Cluster(#[from] ClusterFileError),
 }
 
 /// The file's values before they are checked.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 struct RawSettings {
-    lenders: Vec<String>,
+    lenders: Option<toml::Value>,
     key_file: Option<PathBuf>,
     insecure: bool,
     members: Option<usize>,
@@ -207,10 +216,7 @@ impl JournalSettings {
         // An empty variable counts as unset, because shells cannot unset one for a single command.
         let variable = |name: &str| look_up(name).filter(|value| !value.is_empty());
         if let Some(lenders) = variable("NETRAM_LENDERS") {
-            let addresses = lenders.split(',').map(str::trim).filter(|one| !one.is_empty());
-            self.lenders = addresses
-                .map(|one| value("NETRAM_LENDERS", one))
-                .collect::<Result<_, _>>()?;
+            self.set_lenders(lenders::split("NETRAM_LENDERS", &lenders)?);
         }
         if let Some(file) = variable("NETRAM_KEY_FILE") {
             self.key_file = Some(file.into());
@@ -250,6 +256,7 @@ impl JournalSettings {
         let membership = self.membership();
         let usual = JournalConfig::with_lenders(membership.lenders, self.security()?, membership.members);
         Ok(JournalConfig {
+            auto: self.auto.then(ClusterFile::load).transpose()?,
             rule: membership.rule,
             members_min: membership.members_min,
             domain: self.domain.clone().unwrap_or_else(|| usual.domain.clone()),
@@ -270,25 +277,31 @@ impl JournalSettings {
 
     /// The part of the settings that may change while the journal is open.
     pub fn membership(&self) -> Membership {
+        // Fewer may be found now than there are: then no copy less is promised.
+        let usual = match self.auto {
+            true => MEMBERS_DEFAULT,
+            false => MEMBERS_DEFAULT.min(self.lenders.len()),
+        };
         Membership {
             lenders: self.lenders.clone(),
             rule: self.rule.unwrap_or_default(),
-            members: self.members.unwrap_or(MEMBERS_DEFAULT.min(self.lenders.len())),
+            members: self.members.unwrap_or(usual),
             members_min: self.members_min,
         }
     }
 
     fn security(&self) -> Result<Security, SettingsError> {
-        let is_plain = self.insecure || self.lenders.is_empty() && self.key_file.is_none();
+        let is_plain = self.insecure || !self.uses_lenders() && self.key_file.is_none();
         Ok(Security::choose(self.key_file.clone(), is_plain)?)
     }
 }
 
 impl RawSettings {
     fn checked(self, directory: &Path) -> Result<JournalSettings, SettingsError> {
-        let lenders = self.lenders.iter().map(|one| value("lenders", one));
+        let (auto, lenders) = lenders::of_file(self.lenders)?;
         Ok(JournalSettings {
-            lenders: lenders.collect::<Result<_, _>>()?,
+            lenders,
+            auto,
             key_file: self.key_file.map(|file| directory.join(file)),
             insecure: self.insecure,
             members: self.members,
@@ -435,6 +448,10 @@ mod tests {
         for (text, named) in [
             ("lender = []", "lender"),
             ("lenders = [\"10.0.0.2\"]", "lenders"),
+            ("lenders = \"some\"", "\"auto\""),
+            ("lenders = 3", "\"auto\""),
+            ("lenders = [3]", "\"auto\""),
+            ("lenders = [\"auto\", \"tcp://a:1\"]", "alone"),
             ("window = \"big\"", "window"),
             ("rule = \"most\"", "rule"),
             ("patience = \"soon\"", "patience"),

@@ -93,6 +93,7 @@ impl FaultsFixture {
         let work = WorkerSettings {
             journal,
             lenders: lenders.iter().map(|lender| lender.address.clone()).collect(),
+            auto: None,
             key: Some(self.key()),
             multicast: None,
             rule: "all".to_owned(),

@@ -33,10 +33,6 @@ impl FaultsLender {
             &key,
             "--store",
             &store_path,
-            "--name",
-            name,
-            "--domain",
-            name,
             "--shards",
             "1",
             "--wait",
@@ -48,11 +44,14 @@ impl FaultsLender {
             .chain(more)
             .map(|part| part.to_string())
             .collect();
-        if !more.contains(&"--memory") {
-            command.extend(["--memory".to_owned(), "16MiB".to_owned()]);
-        }
-        if !more.contains(&"--grace") {
-            command.extend(["--grace".to_owned(), "0s".to_owned()]);
+        let usual = [
+            ("--name", name),
+            ("--domain", name),
+            ("--memory", "16MiB"),
+            ("--grace", "0s"),
+        ];
+        for (flag, value) in usual.iter().filter(|(flag, _)| !more.contains(flag)) {
+            command.extend([flag.to_string(), value.to_string()]);
         }
         let log = place.memory().join(format!("{name}.log"));
         FaultsLender {

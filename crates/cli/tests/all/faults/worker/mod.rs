@@ -23,6 +23,8 @@ pub(crate) struct WorkerSettings {
     /// The journal directory; made beforehand.
     pub(crate) journal: PathBuf,
     pub(crate) lenders: Vec<String>,
+    /// The cluster file, by which lenders are found in place of `lenders`.
+    pub(crate) auto: Option<PathBuf>,
     /// The cluster key's file; none: insecure.
     pub(crate) key: Option<PathBuf>,
     /// The multicast group that appends go to; none: each over its own link.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use netram_discover::ClusterFile;
 use netram_journal::{Journal, JournalConfig, JournalRecovery, JournalStatus, MulticastOptions};
 use netram_proto::port::Durability;
 use netram_transport::{ClusterKey, MulticastGroup, NetAddress, Security};
@@ -42,7 +43,9 @@ fn config(work: &WorkerSettings) -> Result<JournalConfig, String> {
         .map(|group| group.parse::<MulticastGroup>());
     let group = group.transpose().map_err(|error| error.to_string())?;
     let rule = work.rule.parse().map_err(|_| format!("no rule: {}", work.rule))?;
+    let auto = work.auto.as_ref().map(|path| ClusterFile::read(path));
     Ok(JournalConfig {
+        auto: auto.transpose().map_err(|error| error.to_string())?,
         rule,
         multicast: group.map(MulticastOptions::to),
         one_domain: true,
