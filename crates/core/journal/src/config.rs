@@ -6,7 +6,7 @@ use netram_discover::ClusterFile;
 use netram_proto::id::Lsn;
 use netram_proto::journal::{CommitRule, MulticastTiming, View, Voter, WriterConfig, WriterTimings};
 use netram_proto::limit::{
-    DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, LOG_ALIGN, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN,
+    DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, LOG_ALIGN, MEMBERS_MAX, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN,
 };
 use netram_transport::multicast::TTL_DEFAULT;
 use netram_transport::{MulticastGroup, NetAddress, Security, WaitPolicy};
@@ -171,7 +171,9 @@ impl JournalConfig {
         if self.auto.is_some() {
             // With fewer lenders than members commits wait for the disk; those found later make up for it.
             let missing = self.members.min(MEMBERS_MAX).saturating_sub(wanted.lenders.len());
-            wanted.lenders.extend((0..missing).map(|number| format!("auto {number}")));
+            wanted
+                .lenders
+                .extend((0..missing).map(|number| format!("auto {number}")));
         }
         wanted.check().map_err(|error| error.to_string())?;
         if !(WINDOW_BYTES_MIN..=WINDOW_BYTES_MAX).contains(&self.window_bytes) {
