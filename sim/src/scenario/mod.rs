@@ -280,7 +280,6 @@ pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceSink>) -> RunOutc
     let mut quietly = Rng::new(seed ^ QUIET_DRAW);
     let quiet = single && quietly.chance(40);
     let alone = single && !quiet;
-    let (drains, pressure) = (alone && has_drains(seed), alone && has_pressure(seed));
     if quiet {
         profile.quiet(&mut quietly);
     }
@@ -294,8 +293,8 @@ pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceSink>) -> RunOutc
     tell_profile(&mut world, seed);
     match kind {
         _ if quiet => quiet::run(&mut world),
-        _ if drains => drains::run(&mut world),
-        _ if pressure => pressure::run(&mut world),
+        _ if alone && has_drains(seed) => drains::run(&mut world),
+        _ if alone && has_pressure(seed) => pressure::run(&mut world),
         _ if elastic => elastic::run(&mut world),
         _ if distant => distant::run(&mut world),
         _ if shared => shared::run(&mut world),
