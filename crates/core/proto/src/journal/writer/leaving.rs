@@ -251,6 +251,7 @@ mod tests {
         for lenders in [1, 2] {
             let mut bench = Bench::with_members(lenders, lenders, CommitRule::All);
             bench.append(100);
+            (0..lenders).for_each(|index| bench.ack(index, 100, 100));
             bench.withdraw(0, reclaims);
             bench.pass(2000);
             assert_eq!(bench.members().len(), lenders, "a copy is worth more");
