@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::faults::harness::disk::SmallDisk;
 use crate::faults::harness::process::{netram, until};
-use crate::faults::harness::{FaultsClient, FaultsFixture, FaultsLender, skipped};
+use crate::faults::harness::{FaultsFixture, FaultsLender, skipped};
+use crate::faults::spill::cut;
 
 const DISK_BYTES: u64 = 48 << 20;
 
@@ -56,15 +57,6 @@ fn abandoned(lender: &FaultsLender) -> String {
     ]);
     assert_eq!(code, 0, "{said}");
     said
-}
-
-fn cut(client: &mut FaultsClient, disk: &mut SmallDisk, acks: u64) {
-    let running = client.start();
-    running.until_acks(acks);
-    running.freeze();
-    disk.cut();
-    client.kill(running);
-    disk.power_on();
 }
 
 #[test]

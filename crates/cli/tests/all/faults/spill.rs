@@ -21,7 +21,7 @@ fn lender(place: &FaultsFixture, name: &str) -> (FaultsLender, PathBuf) {
 }
 
 /// Cuts the power under the client while it commits.
-fn cut(client: &mut FaultsClient, disk: &mut SmallDisk, acks: u64) {
+pub(super) fn cut(client: &mut FaultsClient, disk: &mut SmallDisk, acks: u64) {
     let running = client.start();
     running.until_acks(acks);
     running.freeze();
