@@ -23,6 +23,8 @@ pub(crate) enum WindowJob {
     Read(WindowCopy),
     /// Removes the file of a window that was released.
     Remove(JournalId),
+    /// Gives the file of a window that is damaged another name.
+    SetAside(JournalId),
 }
 
 /// How a job has ended.
@@ -152,6 +154,10 @@ pub(crate) fn run(shared: &Arc<DaemonState>, shards: &[Sender<ShardMessage>]) {
                 }
                 continue;
             }
+            WindowJob::SetAside(journal) => {
+                set_aside(shared, journal);
+                continue;
+            }
             WindowJob::Write(copy) => (copy.state.journal, write(shared, copy)),
             WindowJob::Read(copy) => (copy.state.journal, WindowOutcome::Read(read(shared, &copy))),
         };
@@ -190,17 +196,25 @@ fn read(shared: &DaemonState, copy: &WindowCopy) -> WindowRead {
         }
         Err(error @ SpillError::WindowDamaged { .. }) => {
             tracing::error!(%journal, %error, "the window was dropped, its fence is kept");
-            if let Err(error) = shared.store.set_window_aside(journal) {
-                tracing::error!(%journal, %error, "the damaged file could not be given another name");
-                return WindowRead::Refused;
+            match set_aside(shared, journal) {
+                true => WindowRead::Damaged,
+                false => WindowRead::Refused,
             }
-            WindowRead::Damaged
         }
         Err(error) => {
             tracing::error!(%journal, %error, "a window could not be read from the disk: its client is asked to come again");
             WindowRead::Refused
         }
     }
+}
+
+/// Returns whether the file has another name.
+fn set_aside(shared: &DaemonState, journal: JournalId) -> bool {
+    let renamed = shared.store.set_window_aside(journal);
+    if let Err(error) = &renamed {
+        tracing::error!(%journal, %error, "the damaged file of a window could not be given another name");
+    }
+    renamed.is_ok()
 }
 
 #[cfg(test)]

@@ -77,12 +77,12 @@ struct ClusterRow {
     error: Option<String>,
 }
 
-/// What there is to show.
+/// The contents of the table and of the JSON.
 #[derive(Debug, Serialize)]
 struct ClusterView {
     sources: String,
     lenders: Vec<ClusterRow>,
-    /// What an operator should know, a sentence each.
+    /// Remarks for the operator, a sentence each.
     remarks: Vec<String>,
     #[serde(skip)]
     failed: bool,
@@ -240,7 +240,7 @@ fn round_trip(us: u64) -> String {
     }
 }
 
-/// What an operator should know beyond the table, a sentence each.
+/// Returns remarks for the operator beside the table, a sentence each.
 fn remarks(discovery: &Discovery, cluster: &ClusterFile, rules: &ChoiceRules) -> Vec<String> {
     let mut remarks: Vec<String> = discovery.failures.iter().map(ToString::to_string).collect();
     if discovery.lenders.is_empty() {

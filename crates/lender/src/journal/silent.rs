@@ -38,7 +38,11 @@ impl MemberJournal {
             WindowOutcome::Read(WindowRead::Whole) => {
                 self.memory.end_reading(WindowRead::Whole);
                 if !self.member.has_window_in(&self.memory) {
-                    tracing::error!(journal = %self.id, "the window's bytes failed their checks after they were read from the disk");
+                    tracing::error!(
+                        journal = %self.id,
+                        "the window's bytes failed their checks after they were read from the disk: it was dropped, its fence is kept"
+                    );
+                    self.memory.set_file_aside();
                     self.lose_window();
                 }
             }
@@ -53,17 +57,16 @@ impl MemberJournal {
 
     /// Keeps only the fence.
     fn lose_window(&mut self) {
-        self.memory.lose_window();
         let sealed = MemberState {
             joined: false,
             spilled: false,
             ..*self.member.state()
         };
+        self.memory.lose_window(&sealed);
         let incarnation = self.memory.store_incarnation();
         let Some(member) = Member::restore(self.id, incarnation, sealed, &self.memory) else {
             unreachable!("a member without a window has no bytes to check")
         };
-        self.memory.save(&sealed);
         self.member = member;
     }
 }

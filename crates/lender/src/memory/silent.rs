@@ -113,11 +113,22 @@ impl JournalMemory {
         self.offer();
     }
 
-    /// The window is in neither memory nor a file that can be read: only its fence is left.
-    pub(crate) fn lose_window(&mut self) {
+    /// The window's bytes can be trusted no more: only its fence, `sealed`, is left.
+    pub(crate) fn lose_window(&mut self, sealed: &MemberState) {
+        self.store.silent().keep(self.journal(), self.last_contact());
         self.silent = Default::default();
         self.store.keep_spill();
-        self.saved.window_bytes = 0;
+        // As in `release`: the slot first, so that two slots never claim one chunk.
+        let mut chunks = std::mem::take(&mut self.chunks);
+        self.bytes = 0;
+        self.save(sealed);
+        self.store.give_chunks(&mut chunks);
+        self.pay_nothing();
+    }
+
+    /// Has the file of the window, which is damaged, get another name.
+    pub(crate) fn set_file_aside(&self) {
+        self.store.silent().add(WindowJob::SetAside(self.journal()));
     }
 
     /// The client has released or replaced a window that was written to a disk.

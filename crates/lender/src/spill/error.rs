@@ -68,6 +68,19 @@ pub enum SpillError {
         /// The file that is missing.
         path: PathBuf,
     },
+    /// The files of windows have as many bytes as are lent.
+    #[error(
+        "the files of silent clients' windows in {path} have {used} bytes, and get at most {most}, as much as is lent; `netram \
+         lender list --abandoned` names those that nobody may need, and `netram lender forget` frees them"
+    )]
+    WindowsFull {
+        /// The directory.
+        path: PathBuf,
+        /// Bytes of the files.
+        used: u64,
+        /// Bytes that they may have.
+        most: u64,
+    },
     /// The journals of windows in files do not fit the store.
     #[error(
         "{path} has more windows in files than this lender may remember journals; let it remember more (--journals-max)"

@@ -71,11 +71,12 @@ impl FoundWindow {
 }
 
 impl SpillDirectory {
-    /// Writes the window to its file, which is synced and has its name then.
+    /// Writes the window to its file, which is synced and has its name then. All windows' files together get
+    /// as many bytes as are lent: clients that come and go fill no disk.
     ///
     /// # Errors
-    /// `Failed` for a call that the system refused, or a full disk. An earlier file of the journal is as it
-    /// was.
+    /// `WindowsFull` beyond that, `Failed` for a call that the system refused, or a full disk. An earlier file
+    /// of the journal is as it was.
     pub(crate) fn write_window(
         &self,
         (store, geometry): (&File, StoreGeometry),
@@ -85,6 +86,14 @@ impl SpillDirectory {
         let name = self.window_name(copy.state.journal);
         let next = format!("{name}.next");
         let path = self.path().join(&name);
+        let (bytes, most) = (copy.held_bytes(), geometry.chunks * geometry.chunk_bytes);
+        let used = self
+            .windows_bytes(&name)
+            .map_err(SpillError::failed(self.path(), "list"))?;
+        if used.saturating_add(bytes) > most {
+            let path = self.path().to_owned();
+            return Err(SpillError::WindowsFull { path, used, most });
+        }
         let layout = StoreLayout::new(store, geometry);
         let kept = KeptJournal::new(copy.state, copy.names, copy.chunks);
         let written = self.create(&next).and_then(|file| {
@@ -219,6 +228,17 @@ impl SpillDirectory {
         }
         names.sort();
         Ok(names)
+    }
+
+    /// Bytes of all windows' files but `own`.
+    fn windows_bytes(&self, own: &str) -> Result<u64, Errno> {
+        let names = self.window_names()?;
+        let others = names.iter().filter(|name| *name != own);
+        let bytes = others.map(|name| {
+            let found = rustix::fs::statat(self.directory(), name, AtFlags::SYMLINK_NOFOLLOW);
+            found.map(|found| found.st_size as u64)
+        });
+        bytes.sum()
     }
 
     fn create(&self, name: &str) -> io::Result<File> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use netram_lender::{JournalReport, Lender, LenderConfig, SpillError};
 use netram_proto::id::{JournalId, Lsn};
-use netram_proto::wire::{Flag, FrameKind, RefusalReason};
+use netram_proto::wire::{Crc, Flag, FrameKind, RefusalReason};
 use netram_transport::NetAddress;
 
 use crate::common::{
@@ -64,6 +64,22 @@ fn fill(address: &NetAddress, journal: u128) -> Vec<u8> {
         .collect();
     writer.acked();
     records
+}
+
+/// The same with so many records, once there is room.
+fn fill_later(address: &NetAddress, journal: u128, records: u8) {
+    until("there is room", || {
+        let mut writer = TestWriter::bind(address, journal, 2);
+        writer.fence();
+        if writer.join_window(WINDOW, 1).refusal().is_some() {
+            return false;
+        }
+        (0..records).for_each(|index| {
+            writer.append(&[index; 900]);
+        });
+        writer.acked();
+        true
+    });
 }
 
 fn silent(machine: &Machine, address: &NetAddress, journal: u128) {
@@ -294,6 +310,53 @@ fn a_damaged_file_is_set_aside_and_only_the_fence_is_left() {
     let aside = file(&machine, 7).with_extension("window.damaged");
     assert_eq!(fs::read(aside).unwrap(), bytes);
     assert!(!file(&machine, 7).exists());
+}
+
+/// Bytes that the file's own check does not find fault with, and the journal's does.
+#[test]
+fn a_window_whose_records_do_not_chain_is_dropped_and_its_file_set_aside() {
+    let machine = Machine::new();
+    let (lender, address) = start(&machine);
+    let records = fill(&address, 7);
+    silent(&machine, &address, 7);
+    drop(lender);
+    machine.lose_power();
+    let mut bytes = fs::read(file(&machine, 7)).unwrap();
+    let end = bytes.len() - 4;
+    bytes[end - records.len() / 2] ^= 1;
+    let mut crc = Crc::new();
+    crc.update(&bytes[32..40]);
+    crc.update(&bytes[end - records.len()..end]);
+    bytes[end..].copy_from_slice(&crc.finish().to_le_bytes());
+    fs::write(file(&machine, 7), &bytes).unwrap();
+    let (lender, address) = start(&machine);
+    let fenced = returns(&address, 7, 3).fence();
+    assert_eq!(
+        fenced.header.flags & Flag::KNOWN,
+        0,
+        "it does not claim the window"
+    );
+    let aside = file(&machine, 7).with_extension("window.damaged");
+    until("the file has another name", || aside.exists());
+    assert_eq!(lender.report().memory.free, lender.report().memory.reserved);
+    TestWriter::join(&address, 7, 4).append(b"goes on");
+}
+
+/// Clients that come and go would fill the lender's disk.
+#[test]
+fn the_files_of_windows_get_as_many_bytes_as_are_lent() {
+    let machine = Machine::new();
+    let (_lender, address) = start_small(&machine, 1);
+    for journal in 1..=3 {
+        fill_later(&address, journal, 16);
+        silent(&machine, &address, journal);
+    }
+    fill_later(&address, 4, 60);
+    until("the window is read-only", || report(&address, 4).spilled);
+    std::thread::sleep(2 * SILENCE);
+    let known = report(&address, 4);
+    assert_eq!((known.on_disk, known.window_bytes), (false, WINDOW));
+    assert!(!file(&machine, 4).exists());
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl MembershipTarget {
     /// The journals of `path`: a journal, a volume, a database, or a mounted directory.
     ///
     /// # Errors
-    /// There is no such thing.
+    /// The path is none of these, or cannot be read.
     pub(super) fn of(path: &Path) -> Result<MembershipTarget> {
         #[cfg(feature = "products")]
         if let Some(target) = MembershipTarget::of_product(path)? {
@@ -214,7 +214,7 @@ fn is_complete(report: &MembershipReport) -> bool {
     report.settled && report.lenders.iter().all(told)
 }
 
-/// What an order waits for, in sentences.
+/// Says in sentences for what an order waits.
 pub(super) fn to_come(report: &MembershipReport) -> Vec<String> {
     let mut said = Vec::new();
     if !report.settled {

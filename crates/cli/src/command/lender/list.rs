@@ -101,7 +101,7 @@ impl ListJournals {
 }
 
 impl ListJournals {
-    /// What the lenders of this machine tell their operator, or those with an address tell anyone.
+    /// Asks the lenders of this machine as their operator, or those with an address as anyone may.
     fn answers(&self) -> Result<Vec<LenderAnswer>> {
         let named = self.lenders.given();
         if !named.is_empty() {
