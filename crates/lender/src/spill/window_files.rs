@@ -75,8 +75,8 @@ impl SpillDirectory {
     /// as many bytes as are lent: clients that come and go fill no disk.
     ///
     /// # Errors
-    /// `WindowsFull` beyond that, `Failed` for a call that the system refused, or a full disk. An earlier file
-    /// of the journal is as it was.
+    /// `WindowsFull` beyond that, `Failed` for a call that the system refused, or a full disk. An earlier
+    /// file of the journal is as it was.
     pub(crate) fn write_window(
         &self,
         (store, geometry): (&File, StoreGeometry),
