@@ -13,7 +13,7 @@ use services::{Avahi, dnsmasq, lacking};
 use crate::common::{CommandOutput, clean, finish, lab, netram, program, run};
 use crate::faults::harness::network::Network;
 use crate::faults::harness::process::{FaultsProcess, until};
-use crate::faults::harness::{FaultsClient, FaultsFixture, FaultsLender, skipped};
+use crate::faults::harness::{DISK_NEVER_MS, FaultsClient, FaultsFixture, FaultsLender, skipped};
 
 const CLIENT: usize = 0;
 /// For a journal that must find all its members at its only opening, on a busy machine too.
@@ -123,7 +123,7 @@ impl Site {
         let mut client = self.place.journal(&[], 2);
         client.wrap = self.network.on(CLIENT);
         client.work.auto = Some(cluster.to_owned());
-        client.work.disk_delay_ms = 600_000;
+        client.work.disk_delay_ms = DISK_NEVER_MS;
         client.work.window_bytes = 4 << 20;
         client.work.patience_ms = 1500;
         client

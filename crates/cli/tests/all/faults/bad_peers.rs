@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use crate::faults::harness::random::FaultsRandom;
-use crate::faults::harness::{FaultsClient, FaultsFixture, FaultsLender};
+use crate::faults::harness::{DISK_NEVER_MS, FaultsClient, FaultsFixture, FaultsLender};
 use crate::faults::worker::WorkerMessage;
 
 #[test]
@@ -171,7 +171,7 @@ fn where_one_members_memory_rots_another_member_has_it_all() {
 
 /// Keeps the client's acknowledged records off the disk while the test lasts.
 fn only_lenders_hold(client: &mut FaultsClient) {
-    client.work.disk_delay_ms = 600_000;
+    client.work.disk_delay_ms = DISK_NEVER_MS;
     client.work.window_bytes = 4 << 20;
     client.work.patience_ms = 1500;
 }

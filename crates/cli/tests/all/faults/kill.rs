@@ -2,11 +2,8 @@
 
 use std::time::Duration;
 
-use crate::faults::harness::{FaultsClient, FaultsFixture, FaultsLender};
+use crate::faults::harness::{DISK_NEVER_MS, FaultsClient, FaultsFixture, FaultsLender};
 use crate::faults::worker::WorkerMessage;
-
-/// A disk so slow that for the length of a test only lenders hold what is acknowledged.
-const DISK_NEVER_MS: u64 = 600_000;
 
 fn pause(milliseconds: u64) {
     std::thread::sleep(Duration::from_millis(milliseconds));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::faults::harness::network::Network;
 use crate::faults::harness::process::{FaultsProcess, PATIENCE, tool, until};
-use crate::faults::harness::{FaultsClient, FaultsFixture, FaultsLender, skipped};
+use crate::faults::harness::{DISK_NEVER_MS, FaultsClient, FaultsFixture, FaultsLender, skipped};
 
 const CLIENT: usize = 0;
 /// The machine whose network loses datagrams.
@@ -176,7 +176,7 @@ fn commits_go_on_by_multicast_with_loss_doubles_and_reordering_and_survive_kills
     let Some(site) = Site::new(test) else { return };
     let mut client = site.client();
     // Only lenders have it.
-    client.work.disk_delay_ms = 600_000;
+    client.work.disk_delay_ms = DISK_NEVER_MS;
     client.work.window_bytes = 4 << 20;
     for _ in 0..site.place.rounds(2) {
         let running = client.start();

@@ -1,7 +1,9 @@
 //! Partitions: the client and its lenders are on machines of their own, and the network between them goes.
 
 use crate::faults::harness::network::Network;
-use crate::faults::harness::{ClientProcess, FaultsClient, FaultsFixture, FaultsLender, skipped};
+use crate::faults::harness::{
+    ClientProcess, DISK_NEVER_MS, FaultsClient, FaultsFixture, FaultsLender, skipped,
+};
 
 const CLIENT: usize = 0;
 
@@ -91,7 +93,7 @@ fn a_client_killed_in_a_partition_recovers_once_a_member_is_in_reach() {
     let Some(mut site) = Site::new(test) else { return };
     let mut client = site.client(|place, lenders| place.journal(lenders, 2));
     // Only the lenders have it, and they are out of reach.
-    client.work.disk_delay_ms = 600_000;
+    client.work.disk_delay_ms = DISK_NEVER_MS;
     client.work.window_bytes = 4 << 20;
     client.work.patience_ms = 1500;
     for _ in 0..site.place.rounds(1) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::faults::harness::FaultsFixture;
+use crate::faults::harness::{DISK_NEVER_MS, FaultsFixture};
 
 #[test]
 fn a_silent_lender_leaves_the_view_and_comes_back() {
@@ -85,7 +85,7 @@ fn a_stopped_client_whose_journal_was_taken_over_never_acknowledges_again() {
     let lenders = [place.lender("a"), place.lender("b")];
     let mut older = place.journal(&[&lenders[0], &lenders[1]], 2);
     // Nothing reaches the disk: what the newer client finds, it has from the lenders.
-    older.work.disk_delay_ms = 600_000;
+    older.work.disk_delay_ms = DISK_NEVER_MS;
     older.work.window_bytes = 8 << 20;
     older.work.threads = 1;
     let stopped = older.start();

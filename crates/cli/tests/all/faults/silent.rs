@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::faults::harness::disk::SmallDisk;
 use crate::faults::harness::process::{netram, until};
-use crate::faults::harness::{FaultsFixture, FaultsLender, skipped};
+use crate::faults::harness::{DISK_NEVER_MS, FaultsFixture, FaultsLender, skipped};
 use crate::faults::spill::cut;
 
 const DISK_BYTES: u64 = 48 << 20;
@@ -69,7 +69,7 @@ fn a_lender_that_loses_power_while_its_client_is_away_loses_nothing() {
     };
     let (mut lender, directory) = lender(&place, "a");
     let mut client = place.journal_in(disk.root(), 16 << 20, &[&lender], 1);
-    client.work.disk_delay_ms = 5;
+    client.work.disk_delay_ms = DISK_NEVER_MS;
     let mut from_members = 0;
     for _ in 0..place.rounds(3) {
         cut(&mut client, &mut disk, 200 + place.random.below(1000));
@@ -84,6 +84,7 @@ fn a_lender_that_loses_power_while_its_client_is_away_loses_nothing() {
         lender.restart();
         from_members += client.recover().from_members;
         until("the file is removed", || windows(&directory) == 0);
+        client.work.disk_delay_ms = 5;
     }
     assert!(from_members > 0, "some records were only in the lender's memory");
 }
@@ -98,7 +99,7 @@ fn a_client_that_returns_gets_the_memory_back_that_others_had_meanwhile() {
     };
     let (lender, directory) = lender(&place, "a");
     let mut client = place.journal_in(disk.root(), 16 << 20, &[&lender], 1);
-    (client.work.disk_delay_ms, client.work.patience_ms) = (5, 60_000);
+    (client.work.disk_delay_ms, client.work.patience_ms) = (DISK_NEVER_MS, 60_000);
     cut(&mut client, &mut disk, 200 + place.random.below(1000));
     until("the window is on the lender's disk", || windows(&directory) == 1);
     let mut other = place.journal_in(place.disk(), 16 << 20, &[&lender], 1);

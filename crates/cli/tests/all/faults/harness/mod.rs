@@ -11,3 +11,6 @@ pub(crate) mod random;
 pub(crate) use client::{ClientProcess, FaultsClient};
 pub(crate) use fixture::{FaultsFixture, skipped};
 pub(crate) use lender::FaultsLender;
+
+/// A disk so slow that for the length of a test only lenders hold what is acknowledged.
+pub(crate) const DISK_NEVER_MS: u64 = 600_000;
