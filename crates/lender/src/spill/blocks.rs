@@ -13,8 +13,10 @@ use rustix::io::Errno;
 const BLOCK_BYTES: usize = 4 << 20;
 /// Alignment of a block's memory, offset and length, which suffices to write past the page cache.
 const ALIGNMENT: usize = 4096;
-/// Blocks under way: one is gathered, one waits, one moves.
+/// Blocks under way in a direction: one is gathered, one waits, one moves.
 const BLOCKS: usize = 3;
+/// Threads that read: while one block is handed over, the disk reads another.
+const READERS: usize = 2;
 
 /// A block of aligned memory.
 struct Block {
@@ -140,10 +142,17 @@ fn write_at(file: &File, direct: &mut Option<File>, bytes: &[u8], at: u64) -> io
     file.write_all_at(bytes, at)
 }
 
-/// Where the bytes of a spill come from.
+/// Where the bytes of a spill come from. Each reader reads every [`READERS`]th block.
 pub(super) struct BlockSource {
     block: Option<Block>,
     taken: usize,
+    /// The reader whose block is being taken.
+    turn: usize,
+    readers: [BlockReader; READERS],
+}
+
+/// The blocks that one thread has read, and those that it may read into.
+struct BlockReader {
     full: Receiver<io::Result<Block>>,
     empty: SyncSender<Block>,
 }
@@ -153,10 +162,11 @@ impl BlockSource {
     pub(super) fn next(&mut self, length: u64) -> io::Result<&[u8]> {
         if self.block.as_ref().is_none_or(|block| self.taken == block.used) {
             if let Some(read) = self.block.take() {
-                let _ = self.empty.send(read);
+                let _ = self.readers[self.turn].empty.send(read);
+                self.turn = (self.turn + 1) % READERS;
             }
             self.taken = 0;
-            match self.full.recv() {
+            match self.readers[self.turn].full.recv() {
                 Ok(block) => self.block = Some(block?),
                 Err(_) => return Ok(&[]),
             }
@@ -189,37 +199,48 @@ pub(super) fn read_blocks<T>(
     direct: Option<File>,
     take: impl FnOnce(&mut BlockSource) -> io::Result<T>,
 ) -> io::Result<T> {
+    let direct = direct.as_ref();
     scope(|threads| {
-        let (read, full) = sync_channel::<io::Result<Block>>(1);
-        let (empty, to_read) = sync_channel::<Block>(BLOCKS);
-        for _ in 0..BLOCKS {
-            let _ = empty.send(Block::new());
-        }
-        threads.spawn(move || {
-            let (mut at, mut direct) = (0, direct);
-            for mut block in to_read {
-                block.used = 0;
-                let mut done = fill_from(direct.as_ref().unwrap_or(file), at, &mut block);
-                if direct.is_some() && done.is_err() {
-                    // The file system refuses that, or the end of the file is not aligned.
-                    (direct, block.used) = (None, 0);
-                    done = fill_from(file, at, &mut block);
-                }
-                let is_end = !matches!(done, Ok(true));
-                at += block.used as u64;
-                if read.send(done.map(|_| block)).is_err() || is_end {
-                    return;
-                }
+        let readers = std::array::from_fn(|reader| {
+            let (read, full) = sync_channel(1);
+            let (empty, to_read) = sync_channel(BLOCKS);
+            for _ in 1..BLOCKS {
+                let _ = empty.send(Block::new());
             }
+            threads.spawn(move || read_every(reader, (file, direct), &to_read, &read));
+            BlockReader { full, empty }
         });
-        let mut source = BlockSource {
+        take(&mut BlockSource {
             block: None,
             taken: 0,
-            full,
-            empty,
-        };
-        take(&mut source)
+            turn: 0,
+            readers,
+        })
     })
+}
+
+/// Reads block `first` and every [`READERS`]th after it, until the end of the file or until nobody wants more.
+fn read_every(
+    first: usize,
+    (file, mut direct): (&File, Option<&File>),
+    empty: &Receiver<Block>,
+    read: &SyncSender<io::Result<Block>>,
+) {
+    let mut at = (first * BLOCK_BYTES) as u64;
+    for mut block in empty {
+        block.used = 0;
+        let mut done = fill_from(direct.unwrap_or(file), at, &mut block);
+        if direct.is_some() && done.is_err() {
+            // The file system refuses that, or the end of the file is not aligned.
+            (direct, block.used) = (None, 0);
+            done = fill_from(file, at, &mut block);
+        }
+        let is_end = !matches!(done, Ok(true));
+        at += (READERS * BLOCK_BYTES) as u64;
+        if read.send(done.map(|_| block)).is_err() || is_end {
+            return;
+        }
+    }
 }
 
 /// Reads until the block is full. `false` at the end of the file.

@@ -38,7 +38,7 @@ use crate::superblock::{self, SUPERBLOCK_BYTES, StoreGeometry, StoreSuperblock, 
 use crate::sys::StoreSlice;
 
 pub use self::restore::RestoredMember;
-use self::restore::{OccupiedSlot, restore};
+use self::restore::{OccupiedSlot, restore, restore_all};
 use self::silent::take_up_windows;
 use self::spilling::{keep_windows, open_spill, take_up_spill};
 
@@ -203,7 +203,7 @@ impl WindowStore {
         over.sort_by_key(|found| found.state.last_contact);
         over.into_iter()
             .for_each(|found| store.give_slot(found.slot, found.state));
-        let kept = going_on.into_iter().map(|found| restore(&store, found)).collect();
+        let kept = restore_all(&store, going_on);
         Ok((store, kept))
     }
 

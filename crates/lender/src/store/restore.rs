@@ -1,6 +1,9 @@
 //! Members that an earlier process left, or that are in files.
 
+use std::num::NonZero;
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::thread;
 
 use netram_proto::member::{Member, MemberState, Window};
 use netram_proto::spill::WindowPlace;
@@ -37,6 +40,29 @@ impl OccupiedSlot {
             _ => WindowPlace::Memory,
         }
     }
+}
+
+/// Makes members of what an earlier process left. Each core checks some: the bytes of all windows are read.
+pub(super) fn restore_all(store: &Arc<WindowStore>, found: Vec<OccupiedSlot>) -> Vec<RestoredMember> {
+    let threads = thread::available_parallelism().map_or(1, NonZero::get);
+    let mut shares: Vec<Vec<OccupiedSlot>> = Vec::new();
+    shares.resize_with(threads.min(found.len()), Vec::new);
+    let count = shares.len();
+    for (number, slot) in found.into_iter().enumerate() {
+        shares[number % count].push(slot);
+    }
+    let restore_share =
+        |share: Vec<OccupiedSlot>| share.into_iter().map(|slot| restore(store, slot)).collect();
+    thread::scope(|scope| {
+        let running: Vec<_> = shares
+            .into_iter()
+            .map(|share| scope.spawn(|| restore_share(share)))
+            .collect();
+        let joined = running.into_iter().map(|thread| thread.join());
+        joined
+            .flat_map(|members: thread::Result<Vec<_>>| members.unwrap_or_else(|panic| resume_unwind(panic)))
+            .collect()
+    })
 }
 
 /// Makes a member of what an earlier process left of it.
