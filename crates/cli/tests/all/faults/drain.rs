@@ -24,7 +24,7 @@ impl FaultsLender {
         assert_eq!(self.stop(Signal::TERM), 0, "{}", self.log_text());
     }
 
-    fn drain_to_the_end(&self) {
+    pub(super) fn drain_to_the_end(&self) {
         let (code, said) = self.drain(&[]);
         assert_eq!(code, SAFE, "{said}");
         assert!(said.ends_with("safe to stop\n"), "{said}");

@@ -14,6 +14,7 @@ mod bad_peers;
 mod data_disk;
 mod descriptors;
 mod drain;
+mod drain_speed;
 mod elastic;
 mod failing_disk;
 mod full_disk;

@@ -65,8 +65,25 @@ impl Network {
     /// The command that runs the one behind it on a machine. Not `ip netns exec`: that gives it mounts of its
     /// own, and a disk that another test unmounts would stay mounted there.
     pub(crate) fn on(&self, machine: usize) -> Vec<String> {
-        let network = format!("--net=/run/netns/{}", self.machines[machine + 1]);
-        vec!["nsenter".to_owned(), network]
+        vec!["nsenter".to_owned(), format!("--net={}", self.namespace(machine))]
+    }
+
+    /// The file that names a machine's namespace.
+    pub(crate) fn namespace(&self, machine: usize) -> String {
+        format!("/run/netns/{}", self.machines[machine + 1])
+    }
+
+    pub(crate) fn host(&self, machine: usize) -> String {
+        host(machine)
+    }
+
+    /// Gives what a machine sends this many Mbit/s.
+    pub(crate) fn shape(&self, machine: usize, mbit: &str) {
+        let rate = format!("{mbit}mbit");
+        let namespace = &self.machines[machine + 1];
+        let device = ["-n", namespace, "qdisc", "add", "dev", "eth", "root"];
+        let bucket = ["tbf", "rate", &rate, "burst", "1mb", "latency", "50ms"];
+        tool("tc", &[&device[..], &bucket].concat()).expect("the device is ours");
     }
 
     pub(crate) fn address(&self, machine: usize) -> String {
