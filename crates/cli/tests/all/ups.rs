@@ -18,7 +18,7 @@ use crate::lifecycle::{Client, ID, with_a_record};
 
 #[allow(dead_code, reason = "the tests of netram-ups need more of it")]
 #[path = "../../../core/ups/tests/all/nut.rs"]
-mod nut;
+pub(crate) mod nut;
 
 use nut::{Nut, PASSWORD};
 

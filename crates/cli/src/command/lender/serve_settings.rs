@@ -20,6 +20,9 @@ use crate::ups::{UpsPlace, ups_name};
 /// How long a lender that was asked to stop waits for its clients to move away.
 const GRACE_DEFAULT: Duration = Duration::from_secs(5);
 
+/// The same once the battery is low. It has been draining since the mains failed; now the disk comes first.
+const UPS_GRACE_DEFAULT: Duration = Duration::from_secs(1);
+
 /// How long a client is away before its window is written to the disk.
 const SPILL_AFTER: Duration = Duration::from_secs(600);
 
@@ -158,7 +161,7 @@ pub(super) struct ServeSettings {
     /// File with the password of that user
     #[arg(long, value_name = "FILE", env = "NETRAM_UPS_PASSWORD_FILE")]
     ups_password_file: Option<PathBuf>,
-    /// How long it waits for clients to move away once the battery is low [default: 5s]
+    /// How long it waits for clients to move away once the battery is low [default: 1s]
     #[arg(long, value_name = "TIME", env = "NETRAM_UPS_GRACE")]
     ups_grace: Option<DurationArg>,
     /// At the end, return the memory to the machine instead of keeping it for the next start,
@@ -242,7 +245,7 @@ impl ServeSettings {
 
     /// Returns how long a lender whose battery is low waits for its clients.
     pub(super) fn ups_grace(&self) -> Duration {
-        self.ups_grace.map_or(GRACE_DEFAULT, |span| span.0)
+        self.ups_grace.map_or(UPS_GRACE_DEFAULT, |span| span.0)
     }
 
     /// Whether the lender announces itself.

@@ -1,24 +1,29 @@
-//! How fast a drained lender's windows reach another one, beside the link's own speed in the same run.
+//! How fast a gibibyte of windows leaves a lender: to another one, beside the link's own speed, and to the
+//! disk when the battery is low, beside the disk's own.
 //!
-//! `cargo test -p netram-cli --test all drain_speed -- --ignored --nocapture`; `NETRAM_LINK_MBIT` sets the
-//! link's speed.
+//! `cargo test -p netram-cli --test all gibibyte -- --ignored --nocapture --test-threads=1`;
+//! `NETRAM_LINK_MBIT` sets the link's speed.
 
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use netram_journal::{Journal, JournalConfig};
 use netram_proto::journal::LinkPhase;
 use netram_proto::port::{Durability, RecordKind, RecordLog};
 use netram_transport::{ClusterKey, Security};
+use rustix::fs::OFlags;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
 use super::harness::network::Network;
 use super::harness::process::{PATIENCE, netram, until};
 use super::harness::{DISK_NEVER_MS, FaultsFixture, FaultsLender, skipped};
+use crate::ups::nut::Nut;
 
 const JOURNALS: usize = 16;
 const RECORDS: usize = 64;
@@ -28,6 +33,8 @@ const WINDOW: u64 = 80 << 20;
 /// The client's machine on the network; lenders are on 0 and 1.
 const CLIENT: usize = 2;
 const FLOOR_PORT: u16 = 7421;
+
+const OPTIONS: [&str; 6] = ["--memory", "2GiB", "--quota", "80MiB", "--deposits", "0"];
 
 /// Moves this thread, and those that it starts, onto a machine of the network.
 fn enter(network: &Network, machine: usize) {
@@ -65,6 +72,18 @@ fn floor(network: &Network) -> Duration {
         server.join().unwrap();
         client.join().unwrap()
     })
+}
+
+/// Settings of a journal with one of these lenders as its member, of which its disk gets nothing.
+fn config(place: &FaultsFixture, lenders: &[String]) -> JournalConfig {
+    let lenders = lenders.iter().map(|address| address.parse().unwrap());
+    let key = ClusterKey::load(&place.key()).unwrap();
+    JournalConfig {
+        one_domain: true,
+        window_bytes: WINDOW,
+        disk_delay: Duration::from_millis(DISK_NEVER_MS),
+        ..JournalConfig::with_lenders(lenders.collect(), Security::Key(key), 1)
+    }
 }
 
 /// Journals of one machine, each with a window full of what its disk does not have.
@@ -112,21 +131,13 @@ fn a_gibibyte_is_drained() {
         network.shape(machine, &mbit);
     }
     let place = FaultsFixture::new();
-    let options = ["--memory", "2GiB", "--quota", "80MiB", "--deposits", "0"];
     let start = |name: &str, machine: usize| {
         let wrap = network.on(machine);
         let wrap: Vec<&str> = wrap.iter().map(String::as_str).collect();
-        FaultsLender::start(&place, name, &network.address(machine), &wrap, &options)
+        FaultsLender::start(&place, name, &network.address(machine), &wrap, &OPTIONS)
     };
     let drained = start("a", 0);
-    let lenders = [0, 1].map(|machine| network.address(machine).parse().unwrap());
-    let key = ClusterKey::load(&place.key()).unwrap();
-    let config = JournalConfig {
-        one_domain: true,
-        window_bytes: WINDOW,
-        disk_delay: Duration::from_millis(DISK_NEVER_MS),
-        ..JournalConfig::with_lenders(lenders.to_vec(), Security::Key(key), 1)
-    };
+    let config = config(&place, &[0, 1].map(|machine| network.address(machine)));
     let link = floor(&network);
     std::thread::scope(|threads| {
         let client = threads.spawn(|| {
@@ -152,4 +163,55 @@ fn a_gibibyte_is_drained() {
             link.as_secs_f64() / took.as_secs_f64()
         );
     });
+}
+
+/// Writes as many bytes to a file, past the page cache, and syncs it.
+fn disk_floor(file: &Path) -> Duration {
+    const ALIGNMENT: usize = 4096;
+    let memory = vec![7; 4 * RECORD + ALIGNMENT];
+    let bytes = &memory[memory.as_ptr().align_offset(ALIGNMENT)..][..4 * RECORD];
+    let mut open = File::options();
+    open.write(true).create_new(true);
+    open.custom_flags(OFlags::DIRECT.bits() as i32);
+    let began = Instant::now();
+    let mut into = open.open(file).unwrap();
+    for _ in 0..JOURNALS * RECORDS / 4 {
+        into.write_all(bytes).unwrap();
+    }
+    into.sync_all().unwrap();
+    let took = began.elapsed();
+    std::fs::remove_file(file).unwrap();
+    took
+}
+
+#[test]
+#[ignore = "it measures, with a gibibyte"]
+fn a_gibibyte_is_on_the_disk_soon_after_a_low_battery() {
+    let Some(nut) = Nut::start("OL") else { return };
+    let place = FaultsFixture::new();
+    let spill = place.disk().join("spill");
+    std::fs::create_dir(&spill).unwrap();
+    let (ups, spill) = (nut.name().to_string(), spill.display().to_string());
+    let options = [&OPTIONS[..], &["--ups", &ups, "--spill", &spill]].concat();
+    let address = format!("unix:{}", place.memory().join("a").display());
+    let mut lender = FaultsLender::start(&place, "a", &address, &[], &options);
+    let journals = filled(&place, &config(&place, &[address]));
+    assert!(held(&lender) >= BYTES, "{}", held(&lender));
+    let disk = disk_floor(&place.disk().join("floor"));
+    let began = Instant::now();
+    nut.say("OB LB");
+    until("the lender ends", || !lender.is_alive());
+    let took = began.elapsed();
+    let log = lender.log_text();
+    let line = |words| log.lines().find(|line| line.contains(words)).unwrap_or_default();
+    // Their times leave out what the driver and upsd take.
+    eprintln!(
+        "{}\n{}",
+        line("the battery is low"),
+        line("the windows are on the disk")
+    );
+    eprintln!(
+        "{BYTES} bytes: the disk needs {disk:?}; {took:?} after upsd could know of a low battery they are there"
+    );
+    drop(journals);
 }
