@@ -219,7 +219,7 @@ pub(super) fn read_blocks<T>(
     })
 }
 
-/// Reads block `first` and every [`READERS`]th after it, until the end of the file or until nobody wants more.
+/// Reads block `first` and every [`READERS`]th after it, until the file ends or nobody wants more.
 fn read_every(
     first: usize,
     (file, mut direct): (&File, Option<&File>),
