@@ -28,6 +28,7 @@ pub mod rule19;
 pub mod rule20;
 pub mod rule21;
 pub mod rule23;
+pub mod rule25;
 pub mod rvm;
 pub mod violation;
 
@@ -43,6 +44,7 @@ pub(crate) fn after_event(world: &mut World, process: usize, serving: &mut Servi
     rule03::has_copies(world, process);
     rule04::fenced(world, serving);
     rule15::fenced(world, serving);
+    rule25::not_understated(world, process, serving);
     let acked = serving.writer.acked();
     let host = world.processes[process].host;
     if acked > world.hosts[host].history.acked {

@@ -132,6 +132,7 @@ macro_rules! faults {
 }
 
 faults! {
+    sparing_this_machine_in_its_domain_is_found: OwnDomainSpared breaks [25];
     obeying_one_that_is_no_owner_is_found: OwnerIgnored breaks [15];
     following_a_copy_of_anothers_is_found: CopyOwnerIgnored breaks [15];
     speaking_for_a_node_of_anothers_is_found: NodeOwnerIgnored breaks [REGION_OWNER];

@@ -173,6 +173,8 @@ pub enum PlantedFault {
     RevokedWindowDropped,
     /// (0) A lender goes on asking for windows when its machine has memory again.
     ReclaimNeverEnds,
+    /// (25) A power failure of this machine's own domain is said to spare this machine.
+    OwnDomainSpared,
     /// (0) The clock for a node's lease on a shared region stops while its machine sleeps.
     SleepStopsClock,
     /// (0) A node of a shared region trusts its link to the server however long that has been silent.
@@ -183,7 +185,7 @@ pub enum PlantedFault {
 
 impl PlantedFault {
     /// All faults, in the order of their rules.
-    pub const ALL: [PlantedFault; 84] = [
+    pub const ALL: [PlantedFault; 85] = [
         PlantedFault::AnyInsteadOfRule,
         PlantedFault::StaleAckCounts,
         PlantedFault::MulticastCountsAsHeld,
@@ -265,6 +267,7 @@ impl PlantedFault {
         PlantedFault::LimitSharedAcrossNames,
         PlantedFault::RevokedWindowDropped,
         PlantedFault::ReclaimNeverEnds,
+        PlantedFault::OwnDomainSpared,
         PlantedFault::SleepStopsClock,
         PlantedFault::SilenceTrusted,
         PlantedFault::SlowIsDeaf,

@@ -41,9 +41,9 @@ pub use rule::{CommitRule, RuleError};
 pub use slot_pair::{SlotError, SlotPair};
 pub use view::{JoinId, View, ViewError, ViewMember};
 pub use writer::{
-    CopyCounts, DiskWaitReason, JournalLenderStatus, JournalMembership, JournalWriter, LenderRefusal,
-    LenderRole, LinkPhase, MembershipError, MulticastStats, MulticastTiming, ReplicaAck, ServerAck, Voter,
-    WriterConfig, WriterStatus, WriterTimings,
+    CopyCounts, DataAtRisk, DiskWaitReason, JournalLenderStatus, JournalMembership, JournalWriter,
+    LenderRefusal, LenderRole, LinkPhase, MembershipError, MemoryLoss, MulticastStats, MulticastTiming,
+    ReplicaAck, ServerAck, Voter, WriterConfig, WriterStatus, WriterTimings,
 };
 
 use crate::id::Lsn;

@@ -33,6 +33,7 @@ impl JournalWriter {
             self.give_up_stalled(index, now);
         }
         self.settle(now);
+        self.note_ack_times(now);
     }
 
     /// Extends the lenders' time limits by a pause in which this process was not running.

@@ -40,6 +40,7 @@ mod liveness;
 mod membership;
 mod multicast;
 mod replica_ack;
+mod risk;
 mod server_ack;
 mod status;
 mod views;
@@ -70,6 +71,8 @@ pub use membership::{JournalMembership, MembershipError};
 use multicast::MulticastState;
 pub use multicast::{MulticastStats, MulticastTiming};
 pub use replica_ack::ReplicaAck;
+use risk::AckTimes;
+pub use risk::{DataAtRisk, MemoryLoss};
 pub use server_ack::{ServerAck, Voter};
 pub use status::{CopyCounts, DiskWaitReason, JournalLenderStatus, LenderRefusal, WriterStatus};
 use views::ViewProposal;
@@ -161,6 +164,8 @@ pub struct JournalWriter {
     /// The LSN at which the durable view marks the journal clean: everything below was on the disk.
     clean: Option<Lsn>,
     idle_state: IdleState,
+    /// When the newest data was acknowledged.
+    ack_times: AckTimes,
     /// The time of the last tick.
     last_tick: Option<Time>,
     cast: MulticastState,
@@ -225,6 +230,7 @@ impl JournalWriter {
             generations: 0,
             clean: None,
             idle_state: IdleState::default(),
+            ack_times: AckTimes::default(),
             last_tick: None,
             cast: MulticastState::new(end.lsn),
             epochs: EpochHistory::default(),
@@ -266,6 +272,11 @@ impl JournalWriter {
     /// Plants a fault (simulator tests only).
     pub fn plant(&mut self, planted: FaultSwitch) {
         self.planted = planted;
+    }
+
+    /// The journal's id.
+    pub fn journal(&self) -> JournalId {
+        self.journal
     }
 
     /// Where the next record goes.
