@@ -177,6 +177,8 @@ def test_query_and_statistics_reflect_commits(store: netram.Store, region: netra
     assert query.transaction_bytes_max < query.capacity
     assert query.blocked is not None and "no lenders" in query.blocked
     assert query.disk_error is None
+    lost, size, age = query.at_risk[-1]
+    assert lost == "all" and size >= 0 and age >= 0
     for value in (store, region, tx, query, counted, store.recovered, query.regions[0]):
         assert "netram." in repr(value)
 

@@ -195,6 +195,10 @@ pub(crate) struct Query {
     lenders: Vec<Lender>,
     /// Why commits wait for the disk; None if lenders acknowledge them.
     blocked: Option<String>,
+    /// Acknowledged data that would be gone if memory were lost now: the machines that lose it ("this
+    /// machine", "domain NAME", "this machine and domain NAME" or "all"), bytes, and age of the oldest in
+    /// seconds.
+    at_risk: Vec<(String, u64, f64)>,
     /// Failure of the local disk, if it failed.
     disk_error: Option<String>,
 }
@@ -208,6 +212,7 @@ impl Query {
             journal,
             writer,
             reasons,
+            at_risk,
             disk_error,
             ..
         } = status;
@@ -243,6 +248,10 @@ impl Query {
             open_transactions: rvm.open_transactions,
             lenders: lenders.collect(),
             blocked,
+            at_risk: at_risk
+                .into_iter()
+                .map(|risk| (risk.lost.to_string(), risk.bytes, risk.age.0 as f64 / 1e9))
+                .collect(),
             disk_error: disk_error.map(|cause| cause.to_string()),
         }
     }

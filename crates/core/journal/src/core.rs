@@ -16,6 +16,7 @@ use crate::commit_waiters::CommitWaiters;
 use crate::config::JournalConfig;
 use crate::copy::CopyState;
 use crate::disk_writer::{DiskWriter, SharedDiskWriter};
+use crate::events::JournalEvents;
 use crate::file::DiskFile;
 use crate::links::{LenderLinkError, LenderLinks};
 use crate::name::journal_name;
@@ -128,6 +129,7 @@ pub(crate) struct JournalState {
     pub(crate) sealer: RecordSealer,
     pub(crate) owner: JournalOwner,
     pub(crate) counters: JournalCounters,
+    pub(crate) events: JournalEvents,
     pub(crate) refusals: WriteRefusals,
     pub(crate) paths: JournalPaths,
     pub(crate) payload_max: usize,
@@ -207,6 +209,7 @@ impl JournalState {
             sealer: parts.sealer,
             owner: parts.owner,
             counters: JournalCounters::default(),
+            events: JournalEvents::default(),
             refusals: WriteRefusals::default(),
             paths: parts.paths,
             payload_max,
@@ -280,6 +283,9 @@ impl JournalState {
 
     fn lose(&self, core: &mut Core, index: usize, broken: &LenderLinkError) {
         tracing::warn!(lender = core.writer.address(index), %broken, "lost the lender");
+        let address = core.writer.address(index);
+        self.events
+            .note(format!("the lender {address} was lost: {broken}"));
         core.links.remove(index);
         core.writer.on_lost(index, self.now());
         self.wake_maintenance();
@@ -305,6 +311,11 @@ impl JournalState {
         let counting = writer.counting();
         if self.counting.load(Ordering::Relaxed) != counting {
             self.counting.store(counting, Ordering::SeqCst);
+            let said = match counting {
+                true => "members acknowledge commits",
+                false => "commits wait for the disk: too few members count",
+            };
+            self.events.note(said.to_owned());
             if !counting {
                 // Threads that wait for members now wait for the disk.
                 self.request_sync();
@@ -319,6 +330,8 @@ impl JournalState {
                     seen = seen.0,
                     "fenced: a newer writer owns the journal"
                 );
+                self.events
+                    .note(format!("a newer writer, of epoch {seen}, fenced this one"));
             }
             self.room.notify_all();
             news = true;
@@ -363,6 +376,8 @@ impl JournalState {
         {
             let journal = self.paths.root().display();
             tracing::warn!(%failure, what, %journal, "the local disk refused a write; retrying");
+            self.events
+                .note(format!("the local disk refused to write the {what}: {failure}"));
         }
         verdict
     }
@@ -372,6 +387,8 @@ impl JournalState {
         let mut core = self.core();
         if core.disk_error.is_none() {
             tracing::error!(%error, what, journal = %self.paths.root().display(), "the local disk failed; the journal is read-only");
+            self.events
+                .note(format!("the local disk failed to write the {what}: {error}"));
             core.disk_error = Some(error);
             core.writer.on_disk_failed();
         }

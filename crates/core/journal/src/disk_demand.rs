@@ -27,7 +27,15 @@ impl DiskDemand {
     /// Does not wait. A commit that waits for members already may still end with their votes.
     pub fn set(&self, required: bool) {
         let Some(journal) = self.0.upgrade() else { return };
-        if journal.disk_required.swap(required, Ordering::SeqCst) != required && required {
+        if journal.disk_required.swap(required, Ordering::SeqCst) == required {
+            return;
+        }
+        let said = match required {
+            true => "this machine is on battery: commits wait for the disk",
+            false => "this machine is on the mains again",
+        };
+        journal.events.note(said.to_owned());
+        if required {
             journal.request_sync();
         }
     }

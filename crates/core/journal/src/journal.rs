@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use netram_proto::failure::{CallError, RetryPolicy, RetryVerdict};
 use netram_proto::id::{Epoch, JournalId, Lsn};
-use netram_proto::journal::{JournalLenderStatus, ReplicaAck, ServerAck, View, Voter, WriterStatus};
+use netram_proto::journal::{ReplicaAck, ServerAck, View, Voter};
 use netram_proto::port::{
     AppendError, CommitTicket, CommitVotes, Durability, IoError, LogError, LogState, Record, RecordKind,
     RecordLog, WaitError,
@@ -27,7 +27,7 @@ use crate::maintenance::ViewFile;
 use crate::open::{self, GrowReport, JournalRecovery, OpenCheck};
 use crate::orders::OrderListener;
 use crate::paths::{JournalLayout, JournalLock, JournalPaths};
-use crate::reason::{QuorumError, UncountedReason};
+use crate::reason::QuorumError;
 use crate::records;
 use crate::seal::DataKey;
 
@@ -41,46 +41,6 @@ pub struct Journal {
     id: JournalId,
     disk: Option<JoinHandle<()>>,
     maintenance: Option<JoinHandle<ViewFile>>,
-}
-
-/// A snapshot of a journal's state.
-#[derive(Clone, Debug)]
-pub struct JournalStatus {
-    /// The journal's id.
-    pub journal: JournalId,
-    /// Positions of the log.
-    pub log: LogState,
-    /// The epoch, the view and the lenders; `writer.blocked` says why commits wait for the disk, if they do.
-    pub writer: WriterStatus,
-    /// Why each of `writer.lenders` does not count, in the same order; `None` if it does.
-    pub reasons: Vec<Option<UncountedReason>>,
-    /// The local disk's failure, if it was given up.
-    pub disk_error: Option<IoError>,
-    /// The error with which the system currently refuses to write a file of the journal (for example ENOSPC).
-    /// The write is retried until it succeeds; commits wait once the members' window is full.
-    pub disk_refused: Option<IoError>,
-    /// Records appended in this epoch.
-    pub records: u64,
-    /// Syncs of the log file in this epoch.
-    pub syncs: u64,
-    /// Number of appends that waited for the disk because the window was full.
-    pub window_stalls: u64,
-}
-
-impl JournalStatus {
-    /// Why commits wait for the disk, and why each lender does not count; `None` if members acknowledge
-    /// commits.
-    pub fn quorum_error(&self) -> Option<QuorumError> {
-        let lenders = self.writer.lenders.iter().zip(&self.reasons);
-        let why = |(lender, reason): (&JournalLenderStatus, &Option<UncountedReason>)| {
-            Some((lender.address.clone(), reason.clone()?))
-        };
-        self.writer.blocked.map(|blocked| QuorumError {
-            blocked,
-            configured: self.writer.lenders.len(),
-            lenders: lenders.filter_map(why).collect(),
-        })
-    }
 }
 
 impl Journal {
@@ -234,28 +194,6 @@ impl Journal {
     /// A handle by which a thread that does not have the journal can make its commits wait for the disk.
     pub fn disk_demand(&self) -> DiskDemand {
         DiskDemand::new(&self.shared)
-    }
-
-    /// A snapshot of the journal's state. Allocates, so it is not meant for the commit path.
-    pub fn status(&self) -> JournalStatus {
-        let (writer, reasons, disk_error) = {
-            let core = self.shared.core();
-            let writer = core.writer.status();
-            let reasons = JournalState::reasons(&core, &writer);
-            (writer, reasons, core.disk_error)
-        };
-        let counters = &self.shared.counters;
-        JournalStatus {
-            journal: self.id,
-            log: self.state(),
-            writer,
-            reasons,
-            disk_error,
-            disk_refused: disk_error.map_or_else(|| self.shared.refusals.any(), |_| None),
-            records: counters.records.load(Ordering::Relaxed),
-            syncs: counters.syncs.load(Ordering::Relaxed),
-            window_stalls: counters.window_stalls.load(Ordering::Relaxed),
-        }
     }
 
     /// Writes everything to the local disk, releases the members and ends the epoch. The next opening then

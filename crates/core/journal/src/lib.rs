@@ -23,6 +23,7 @@
 //! | `commit_wait` | waiting for commits: one leader polls the links, followers watch; the disk votes too |
 //! | `commit_waiters` | the waiting threads: who leads, who sleeps, how they are woken |
 //! | `disk` | the thread that writes the ring to the log and syncs it |
+//! | `events` | the last events of an open journal |
 //! | [`membership`], [`orders`] | changing lenders and rule while a journal is open; orders of other processes |
 //! | `links`, `maintenance` | links to lenders; the thread that reconnects them, keeps time and stores views |
 //! | [`open`] | recovery, from the lock to the first append |
@@ -51,6 +52,7 @@ pub mod disk_demand;
 mod disk_writer;
 pub mod durable;
 pub mod error;
+mod events;
 pub mod fenced_journal;
 pub mod file;
 pub mod follow;
@@ -72,6 +74,7 @@ pub mod reason;
 mod records;
 pub mod seal;
 pub mod settings;
+mod status;
 mod sys;
 
 pub use config::{JournalConfig, MulticastOptions, NewestClaim, ReplicaOrigin};
@@ -79,11 +82,12 @@ pub use disk_demand::DiskDemand;
 pub use error::{
     JournalCreateError, JournalDeleteError, JournalGrowError, JournalNotClosed, JournalOpenError,
 };
+pub use events::JournalEvent;
 pub use fenced_journal::{FencedJournal, FencedJournalError};
 pub use follow::JournalFollower;
 pub use fork::ForkMark;
 pub use inspect::JournalInspector;
-pub use journal::{Journal, JournalStatus};
+pub use journal::Journal;
 pub use membership::{Membership, MembershipChangeError};
 pub use netram_discover::{ClusterFile, ClusterFileError};
 pub use open::{GrowReport, JournalRecovery, OpenCheck, claim_note};
@@ -91,3 +95,4 @@ pub use orphan::OrphanJournal;
 pub use paths::{JournalInit, JournalLayout, JournalLock, JournalPaths, LogBlocks};
 pub use reason::{LinkFailure, QuorumError, UncountedReason, UnreachableLenders};
 pub use settings::{JournalSettings, SettingsError, SettingsFile};
+pub use status::JournalStatus;

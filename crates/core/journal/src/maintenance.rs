@@ -131,6 +131,10 @@ fn announce(shared: &JournalState, before: &View, view: &View) {
         tracing::debug!(version = view.version, clean = ?view.clean.map(|lsn| lsn.0), "new view of the same members");
     } else {
         tracing::info!(version = view.version, counting = view.counting, members = ?names, "new view");
+        shared.events.note(match names.is_empty() {
+            true => "no lender is a member".to_owned(),
+            false => format!("members are {}", names.join(", ")),
+        });
     }
     // The view is announced at the same time for replicas; the writer decides when it counts.
     shared.copy.note_view(view.clone());
@@ -216,12 +220,16 @@ fn start_connecting(shared: &Arc<JournalState>, task: ConnectTask) {
             match watched {
                 Ok(link) => {
                     tracing::info!(lender = %address, "connected");
+                    shared.events.note(format!("the lender {address} was connected"));
                     shared.install(&mut core, index, link);
                 }
                 Err(why) => {
                     // Attempts repeat, and each reason is logged once; a wrong key matters most.
                     if core.links.note_failure(index, &why) {
                         tracing::warn!(lender = %address, %why, "cannot reach the lender; retrying");
+                        shared
+                            .events
+                            .note(format!("the lender {address} cannot be reached: {why}"));
                     }
                     core.writer.on_lost(index, shared.now());
                 }

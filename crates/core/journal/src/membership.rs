@@ -153,6 +153,11 @@ impl JournalState {
             return Ok(());
         }
         tracing::info!(lenders = ?wanted.lenders, rule = %wanted.rule, members = wanted.wanted, min = wanted.min, "new membership");
+        let (rule, named) = (wanted.rule, wanted.lenders.join(", "));
+        let members = wanted.wanted;
+        self.events.note(format!(
+            "{members} members with rule `{rule}` were asked for, of: {named}"
+        ));
         if let Some(key) = key {
             core.security = key;
         }

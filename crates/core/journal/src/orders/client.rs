@@ -9,7 +9,8 @@ use netram_process::lines::read_line;
 use rustix::net::sockopt::socket_peercred;
 
 use super::{
-    JournalOrder, MembershipReport, OrderReply, REPLY_BYTES_MAX, REPLY_TIMEOUT, REQUEST_TIMEOUT, socket,
+    JournalOrder, JournalReport, MembershipReport, OrderReply, REPLY_BYTES_MAX, REPLY_TIMEOUT,
+    REQUEST_TIMEOUT, socket,
 };
 use crate::error::JournalOpenError;
 use crate::open::open_view;
@@ -47,6 +48,29 @@ pub enum OrderError {
 ///
 /// [`OrderError`] if the process does not answer, or refuses.
 pub fn order(root: &Path, order: &JournalOrder) -> Result<Option<MembershipReport>, OrderError> {
+    match exchange(root, order)? {
+        Some(OrderReply::Status(report)) => Ok(Some(*report)),
+        Some(OrderReply::Report(report)) => Ok(Some(report.membership)),
+        Some(OrderReply::Refused(why)) => Err(OrderError::Refused(why)),
+        None => Ok(None),
+    }
+}
+
+/// The whole state of the journal at `root`, from the process that has it open. `None`: no process has.
+///
+/// # Errors
+///
+/// [`OrderError`] if the process does not answer, or refuses, for example because it runs an earlier release.
+pub fn report(root: &Path) -> Result<Option<JournalReport>, OrderError> {
+    match exchange(root, &JournalOrder::Report)? {
+        Some(OrderReply::Report(report)) => Ok(Some(*report)),
+        Some(OrderReply::Status(_)) => Err(OrderError::Refused("it told less than it was asked for".into())),
+        Some(OrderReply::Refused(why)) => Err(OrderError::Refused(why)),
+        None => Ok(None),
+    }
+}
+
+fn exchange(root: &Path, order: &JournalOrder) -> Result<Option<OrderReply>, OrderError> {
     let paths = JournalPaths::at(root);
     if !paths.is_locked()? {
         return Ok(None);
@@ -76,8 +100,5 @@ pub fn order(root: &Path, order: &JournalOrder) -> Result<Option<MembershipRepor
     stream.write_all(&line)?;
     let line = read_line(&mut stream, &mut Vec::new(), REPLY_BYTES_MAX, REPLY_TIMEOUT);
     let line = line.map_err(|error| io::Error::other(error.to_string()))?;
-    match serde_json::from_slice(&line).map_err(io::Error::from)? {
-        OrderReply::Status(report) => Ok(Some(*report)),
-        OrderReply::Refused(why) => Err(OrderError::Refused(why)),
-    }
+    Ok(Some(serde_json::from_slice(&line).map_err(io::Error::from)?))
 }

@@ -7,16 +7,19 @@
 //!
 //! ```text
 //! request:   {"ask":"status"}                                        one line, then nothing more
+//!            {"ask":"report"}
 //!            {"ask":"change","lenders":["tcp://a:7420"],"rule":"all","members":1,"members_min":1,"check":false}
-//! reply:     {"status":{…}}                                          one line; or {"refused":"why"}
+//! reply:     {"status":{…}} or {"report":{…}}                        one line; or {"refused":"why"}
 //! ```
 //!
 //! A network namespace of its own hides the socket.
 
 mod client;
+mod report;
 mod server;
 
-pub use client::{OrderError, order};
+pub use client::{OrderError, order, report};
+pub use report::{JournalReport, RiskReport};
 pub(crate) use server::OrderListener;
 
 use std::os::linux::net::SocketAddrExt;
@@ -46,6 +49,8 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 pub enum JournalOrder {
     /// Return the status.
     Status,
+    /// Return the whole state.
+    Report,
     /// Change the membership, and return the status.
     Change {
         /// Addresses of the lenders.
@@ -79,6 +84,7 @@ impl JournalOrder {
 #[serde(rename_all = "kebab-case")]
 enum OrderReply {
     Status(Box<MembershipReport>),
+    Report(Box<JournalReport>),
     Refused(String),
 }
 

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use netram_process::lines::{is_ours, read_line};
 use netram_proto::id::WriterId;
 
-use super::{JournalOrder, MembershipReport, OrderReply, REQUEST_BYTES_MAX, REQUEST_TIMEOUT, socket};
+use super::{
+    JournalOrder, JournalReport, MembershipReport, OrderReply, REQUEST_BYTES_MAX, REQUEST_TIMEOUT, socket,
+};
 use crate::core::JournalState;
 use crate::membership::Membership;
 
@@ -118,5 +120,8 @@ fn answer(shared: &JournalState, order: &JournalOrder) -> Result<OrderReply, Str
         (status, reasons)
     };
     let report = MembershipReport::of(&membership, &status, &reasons);
-    Ok(OrderReply::Status(Box::new(report)))
+    Ok(match order {
+        JournalOrder::Report => OrderReply::Report(Box::new(JournalReport::of(shared, report))),
+        _ => OrderReply::Status(Box::new(report)),
+    })
 }
