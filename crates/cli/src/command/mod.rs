@@ -1,5 +1,6 @@
 //! The subcommands: a directory for each noun, a file for each verb.
 
+mod explain;
 pub mod journal;
 mod key;
 mod laboratory;
@@ -57,6 +58,7 @@ pub enum NetramCommand {
     #[command(hide = true, name = netram_far::run::GIVE_BACK)]
     GiveBack(run::ReturnDeposits),
     Status(status::ShowCluster),
+    Explain(explain::ExplainJournal),
     #[command(subcommand)]
     Key(key::KeyCommand),
     Play(play::OpenPlayShell),
@@ -162,6 +164,7 @@ impl NetramCommand {
             #[cfg(feature = "products")]
             NetramCommand::GiveBack(give_back) => give_back.run(),
             NetramCommand::Status(status) => status.run(),
+            NetramCommand::Explain(explain) => explain.run(),
             NetramCommand::Key(key) => key.run(),
             NetramCommand::Play(play) => play.run(),
             NetramCommand::Man(man) => man.run(),

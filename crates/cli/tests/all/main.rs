@@ -10,6 +10,7 @@ mod data_lender;
 mod databases;
 mod discovery;
 mod environment;
+mod explain;
 mod faults;
 mod guest;
 mod key_hygiene;

@@ -38,8 +38,8 @@ pub(super) struct WaitArgs {
 
 /// The journals of what a user names, and the settings that they are opened with.
 #[derive(Debug)]
-pub(super) struct MembershipTarget {
-    pub(super) journals: Vec<PathBuf>,
+pub(crate) struct MembershipTarget {
+    pub(crate) journals: Vec<PathBuf>,
     pub(super) settings: PathBuf,
 }
 
@@ -54,7 +54,7 @@ impl MembershipTarget {
     ///
     /// # Errors
     /// The path is none of these, or cannot be read.
-    pub(super) fn of(path: &Path) -> Result<MembershipTarget> {
+    pub(crate) fn of(path: &Path) -> Result<MembershipTarget> {
         #[cfg(feature = "products")]
         if let Some(target) = MembershipTarget::of_product(path)? {
             return Ok(target);

@@ -21,6 +21,7 @@ use netram_journal::{JournalInspector, JournalRecovery};
 use netram_proto::journal::{PeerAnswer, View};
 use serde_json::json;
 
+pub(super) use self::membership::MembershipTarget;
 use crate::output;
 
 /// Create, inspect, recover and delete journals
