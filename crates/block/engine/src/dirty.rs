@@ -77,6 +77,8 @@ pub(crate) struct DirtyMap<F> {
     count: u64,
     /// Whether there may be *marked* blocks.
     marks: bool,
+    /// Blocks that [`DirtyMap::send`] was to move to *sending* when the disk refused. It may have moved them.
+    unsent: Option<(u64, u64)>,
     /// Head of the journal when the current resync began.
     begun: Option<Lsn>,
     /// Whether lost blocks were marked since.
@@ -139,6 +141,7 @@ impl<F: SparseFile> DirtyMap<F> {
             pages: 0,
             count: 0,
             marks: true,
+            unsent: None,
             begun: None,
             lost_since: false,
         }
@@ -333,7 +336,7 @@ impl<F: SparseFile> DirtyMap<F> {
                 ..self.header
             })?;
         }
-        (self.begun, self.lost_since) = (Some(head), false);
+        (self.begun, self.lost_since, self.unsent) = (Some(head), false, None);
         self.each_page(|page| {
             let marked: [u8; PLANE] = std::array::from_fn(|at| page[MARKED + at]);
             let moved = marked != [0; PLANE];
@@ -365,6 +368,9 @@ impl<F: SparseFile> DirtyMap<F> {
 
     /// The current resync is about to send these blocks: marks set from here on were not sent.
     pub(crate) fn send(&mut self, first: u64, behind: u64) -> Result<(), IoError> {
+        let (earlier, later) = self.unsent.unwrap_or((first, behind));
+        // A refused write may have been done, and then nothing but this says that they are still to be sent.
+        self.unsent = Some((first.min(earlier), behind.max(later)));
         let mut block = first;
         while block < behind {
             let number = block / PAGE_BLOCKS;
@@ -377,6 +383,11 @@ impl<F: SparseFile> DirtyMap<F> {
             self.write(number, &mut page)?;
             block = end;
         }
+        let (earlier, later) = match first <= earlier {
+            true => (earlier.max(behind), later),
+            false => (earlier, later.min(first)),
+        };
+        self.unsent = (earlier < later).then_some((earlier, later));
         Ok(())
     }
 
@@ -430,7 +441,13 @@ impl<F: SparseFile> DirtyMap<F> {
 
     /// Next run of blocks that were marked since they were last sent.
     pub(crate) fn next_marked(&self, from: u64, blocks: u64) -> Result<Option<(u64, u64)>, IoError> {
-        self.next_run(MARKED, from, blocks)
+        let marked = self.next_run(MARKED, from, blocks)?;
+        let unsent = self.unsent.filter(|(_, behind)| from < *behind);
+        let unsent = unsent.map(|(first, behind)| (first.max(from), behind));
+        Ok(match (marked, unsent) {
+            (Some(marked), Some(unsent)) => Some(marked.min(unsent)),
+            (marked, unsent) => marked.or(unsent),
+        })
     }
 
     fn next_run(&self, plane: usize, from: u64, blocks: u64) -> Result<Option<(u64, u64)>, IoError> {

@@ -199,6 +199,29 @@ fn a_copy_that_is_older_than_the_last_resync_is_sent_everything() {
     assert!(pair.disk().begin_resync(Some(old)).unwrap().all);
 }
 
+/// A full disk may have done a write that it refuses. The blocks chosen with it then counted as sent: the copy
+/// called itself whole, and had older bytes there.
+#[test]
+fn blocks_whose_choice_the_disk_refused_are_chosen_again() {
+    let mut pair = Pair::new(LOG, BYTES);
+    pair.client_disk = Some(pair.open());
+    pair.resync();
+    let old = pair.follow();
+    pair.disk().begin_resync(Some(old)).unwrap();
+    give_up_ten(&pair);
+    assert!(pair.disk().continue_resync(old).unwrap().is_some());
+    pair.client.refuse_dirty(IoError::ENOSPC);
+    pair.disk().next_dirtied(0, 4).unwrap_err();
+    let mut chosen = Vec::new();
+    let mut from = 0;
+    while let Some(run) = pair.disk().next_dirtied(from, 4).unwrap() {
+        chosen.extend(run.first..run.end);
+        from = run.end;
+    }
+    assert_eq!(chosen, (20..30).collect::<Vec<u64>>());
+    assert_eq!(pair.disk().next_dirtied(0, 4).unwrap(), None);
+}
+
 fn dirty_blocks(pair: &Pair) -> u64 {
     pair.disk().status().replica.unwrap().dirty_blocks
 }

@@ -42,6 +42,8 @@ struct State {
     image_fails: Option<IoError>,
     /// Error of writes of the dirty map.
     dirty_fails: Option<IoError>,
+    /// The next write to the dirty map is done, and refused all the same.
+    dirty_refuses: Option<IoError>,
     /// Byte range of the dirty map that cannot be read.
     dirty_unreadable: Option<Range<u64>>,
     /// Blocks of the image that cannot be read until they are written.
@@ -107,6 +109,7 @@ impl Machine {
             crashed: false,
             image_fails: None,
             dirty_fails: None,
+            dirty_refuses: None,
             dirty_unreadable: None,
             image_unreadable: BTreeSet::new(),
             slow: false,
@@ -180,6 +183,11 @@ impl Machine {
 
     pub(crate) fn fail_dirty(&self, error: Option<IoError>) {
         self.inside().dirty_fails = error;
+    }
+
+    /// Lets the next write to the dirty map be done and reported as refused.
+    pub(crate) fn refuse_dirty(&self, error: IoError) {
+        self.inside().dirty_refuses = Some(error);
     }
 
     /// Makes these bytes of the dirty map unreadable.
@@ -535,7 +543,15 @@ impl StorageFile for MachineFile {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
-        self.change(offset, bytes)
+        self.change(offset, bytes)?;
+        let mut state = self.machine.inside();
+        match (self.name, state.dirty_refuses.take()) {
+            ("dirty", Some(error)) => Err(error),
+            (_, refusal) => {
+                state.dirty_refuses = refusal;
+                Ok(())
+            }
+        }
     }
 
     fn sync(&self) -> Result<(), IoError> {
