@@ -71,7 +71,7 @@ pub(crate) fn is_member(writer: &JournalWriter, slot: usize, memory: Incarnation
 
 /// Checks a writer after a frame from the lender at address `slot`, before which `before` had fenced it. A
 /// claim that names a lower epoch or the writer's own fence stops no writer, nor does a lender outside a view
-/// that has members.
+/// that has members. A lie may make an earlier claim count, since nobody is left who could deny that.
 pub(crate) fn believed_fence(
     (writer, id): (&JournalWriter, WriterId),
     before: Option<Epoch>,
@@ -83,8 +83,13 @@ pub(crate) fn believed_fence(
     if !claims || before.is_some() || writer.fenced().is_none() {
         return;
     }
+    let is_claim = |lender: &JournalLenderStatus| {
+        let refused = lender.refused.map(|refusal| refusal.reason);
+        lender.index != slot && refused == Some(RefusalReason::Fenced)
+    };
     let is_lie = said.epoch < writer.epoch() || plays_back(frame, writer.epoch(), id);
-    if is_lie || !is_member && !writer.view().is_empty() {
+    let is_first = !writer.status().lenders.iter().any(is_claim);
+    if is_lie && is_first || !is_member && !writer.view().is_empty() {
         fail(
             20,
             format!(
