@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 42] = [
+const LAYERS: [(&str, u8); 43] = [
     ("netram-lab", 10),
     ("netram-bench", 9),
     ("netram-drawing", 8),
@@ -43,6 +43,7 @@ const LAYERS: [(&str, u8); 42] = [
     ("netram-rvm", 2),
     ("netram-sqlite-machine", 2),
     ("netram-pagesim", 2),
+    ("netram-telemetry", 1),
     ("netram-transport", 1),
     ("netram-ups", 1),
     ("netram-block-machine", 1),
