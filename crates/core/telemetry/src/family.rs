@@ -50,3 +50,14 @@ impl MetricFamily {
         }
     }
 }
+
+/// Declares metrics, each as a static, and the list of all.
+#[macro_export]
+macro_rules! metric_families {
+    ($(#[$meta:meta])* $all:ident: $($family:ident = $kind:ident($name:literal, $help:literal $(,)?);)*) => {
+        $(static $family: $crate::MetricFamily = $crate::MetricFamily::$kind($name, $help);)*
+
+        $(#[$meta])*
+        pub static $all: &[&$crate::MetricFamily] = &[$(&$family),*];
+    };
+}

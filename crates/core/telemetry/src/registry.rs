@@ -29,19 +29,24 @@ impl MetricsRegistry {
 
     /// Adds a source, for as long as it lives.
     pub fn add<S: MetricSource + 'static>(&self, source: &Arc<S>) {
+        process::started();
         let source: Weak<S> = Arc::downgrade(source);
         let mut sources = self.lock();
         sources.retain(|source| source.strong_count() > 0);
         sources.push(source);
     }
 
-    /// The values of this moment.
+    /// Removes a source. Once this returns, no reading refers to it.
+    pub fn remove<S: MetricSource>(&self, source: &Arc<S>) {
+        let address = Arc::as_ptr(source).cast::<()>();
+        self.lock().retain(|other| other.as_ptr().cast::<()>() != address);
+    }
+
+    /// The values of this moment. No source is added or removed meanwhile.
     pub fn read(&self) -> MetricSamples {
-        // Asked without the lock: a source may be dropped by this very thread.
-        let sources: Vec<Arc<dyn MetricSource>> = self.lock().iter().filter_map(Weak::upgrade).collect();
         let mut samples = MetricSamples::default();
         process::collect(&mut samples);
-        for source in sources {
+        for source in self.lock().iter().filter_map(Weak::upgrade) {
             source.collect(&mut samples);
         }
         samples
@@ -82,6 +87,10 @@ mod tests {
         wheel.0.add(3);
         let text = || registry.text(MetricsFormat::OpenMetrics);
         assert!(text().contains("netram_turns_total 3\n"), "{}", text());
+        registry.remove(&wheel);
+        assert!(!text().contains("netram_turns"), "{}", text());
+        registry.add(&wheel);
+        assert!(text().contains("netram_turns"), "{}", text());
         drop(wheel);
         assert!(!text().contains("netram_turns"), "{}", text());
         assert!(text().contains("netram_build_info{version="), "{}", text());

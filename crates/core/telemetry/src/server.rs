@@ -5,7 +5,7 @@
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -91,6 +91,25 @@ impl MetricsServer {
             stop,
             thread: Some(thread),
         })
+    }
+
+    /// Serves the metrics of this process at `address`. All that ask for the same address share the page: it
+    /// ends with the last of them.
+    ///
+    /// # Errors
+    /// Those of [`start`](Self::start).
+    pub fn shared(address: &MetricsAddress) -> Result<Arc<MetricsServer>, MetricsServerError> {
+        static PAGES: Mutex<Vec<(MetricsAddress, Weak<MetricsServer>)>> = Mutex::new(Vec::new());
+        // Each operation is one call on the list, so a panic elsewhere leaves it consistent.
+        let mut pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
+        pages.retain(|(_, page)| page.strong_count() > 0);
+        let found = pages.iter().find(|(asked, _)| asked == address);
+        if let Some(page) = found.and_then(|(_, page)| page.upgrade()) {
+            return Ok(page);
+        }
+        let page = Arc::new(MetricsServer::start(address, MetricsRegistry::of_process())?);
+        pages.push((address.clone(), Arc::downgrade(&page)));
+        Ok(page)
     }
 
     /// The address of the page, with the port that the system chose.
