@@ -39,7 +39,7 @@ impl JournalState {
             }
             // Backpressure: the window is full until the disk has more of it (rule 10); in a shared region,
             // until the server has.
-            self.counters.window_stalls.fetch_add(1, Ordering::Relaxed);
+            self.counters.window_stalls.add(1);
             self.request_sync();
             self.send(&mut core);
             let waited = self.room.wait_timeout(core, ROOM_WAIT_MAX);
@@ -55,7 +55,7 @@ impl JournalState {
             // says so.
             self.wake_maintenance();
         }
-        self.counters.records.fetch_add(1, Ordering::Relaxed);
+        self.counters.records.add(1);
         if self.disk.parked.load(Ordering::SeqCst) {
             let _state = self.disk.state.lock().expect("nothing panics under this lock");
             self.disk.wake.notify_one();

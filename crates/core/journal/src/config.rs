@@ -8,6 +8,7 @@ use netram_proto::journal::{CommitRule, MulticastTiming, View, Voter, WriterConf
 use netram_proto::limit::{
     DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, LOG_ALIGN, MEMBERS_MAX, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN,
 };
+use netram_telemetry::MetricsAddress;
 use netram_transport::multicast::TTL_DEFAULT;
 use netram_transport::{MulticastGroup, NetAddress, Security, WaitPolicy};
 
@@ -77,6 +78,9 @@ pub struct JournalConfig {
     /// can be trimmed only up to what the server keeps, and appends wait while the window is full of records
     /// that the server lacks.
     pub voter: Voter,
+    /// Where the process serves its metrics while the journal is open. A page that cannot be served is
+    /// logged, and the journal opens: data is worth more than numbers.
+    pub metrics: Option<MetricsAddress>,
     /// Delay added to every sync of the log, to model a slower disk in benchmarks. Results must say so.
     pub modelled_sync_delay: Duration,
 }
@@ -143,6 +147,7 @@ impl Default for JournalConfig {
             replica_origin: None,
             multicast: None,
             voter: Voter::Disk,
+            metrics: None,
             modelled_sync_delay: Duration::ZERO,
         }
     }

@@ -19,6 +19,7 @@ use crate::disk_writer::{DiskWriter, SharedDiskWriter};
 use crate::events::JournalEvents;
 use crate::file::DiskFile;
 use crate::links::{LenderLinkError, LenderLinks};
+use crate::metrics::JournalCounters;
 use crate::name::journal_name;
 use crate::owner::JournalOwner;
 use crate::paths::{JournalLock, JournalPaths};
@@ -82,14 +83,6 @@ impl WriteRefusals {
             .find(|errno| *errno != 0)
             .map(|errno| IoError { errno })
     }
-}
-
-/// Counters for `status`. They are relaxed; each is written by the thread that does the counted work.
-#[derive(Debug, Default)]
-pub(crate) struct JournalCounters {
-    pub(crate) records: AtomicU64,
-    pub(crate) syncs: AtomicU64,
-    pub(crate) window_stalls: AtomicU64,
 }
 
 /// State shared by the journal's threads.
@@ -242,8 +235,8 @@ impl JournalState {
     }
 
     /// Moves frames in both directions on every link and publishes the result. This is the hot path: a call
-    /// that finds nothing costs a clock reading and one system call a link.
-    pub(crate) fn pump(&self, core: &mut Core) {
+    /// that finds nothing costs a clock reading and one system call a link. Returns the time that it read.
+    pub(crate) fn pump(&self, core: &mut Core) -> Time {
         let now = self.now();
         let mut news = false;
         for index in 0..core.links.count() {
@@ -256,6 +249,7 @@ impl JournalState {
         if news {
             self.publish(core);
         }
+        now
     }
 
     /// Sends pending frames on every link and publishes the writer's positions.
@@ -288,6 +282,7 @@ impl JournalState {
             .note(format!("the lender {address} was lost: {broken}"));
         core.links.remove(index);
         core.writer.on_lost(index, self.now());
+        self.counters.links_lost.add(1);
         self.wake_maintenance();
         self.publish(core);
     }
@@ -402,9 +397,11 @@ impl JournalState {
         if let Some(failure) = sync.failed {
             return Err(failure);
         }
+        let began = Instant::now();
         let synced = self.log.sync().map_err(|error| error.of(SystemCall::Sync));
+        self.counters.sync.record(began.elapsed());
         sync.failed = synced.err().filter(|failure| failure.is_final());
-        self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        self.counters.syncs.add(1);
         synced
     }
 

@@ -16,6 +16,7 @@ use netram_proto::port::{
     RecordLog, WaitError,
 };
 use netram_proto::wire::ChainPoint as Chain;
+use netram_telemetry::{MetricsRegistry, MetricsServer};
 use netram_transport::Waker;
 
 use crate::config::JournalConfig;
@@ -24,6 +25,7 @@ use crate::disk_demand::DiskDemand;
 use crate::error::{JournalCreateError, JournalGrowError, JournalOpenError};
 use crate::fork::ForkMark;
 use crate::maintenance::ViewFile;
+use crate::metrics;
 use crate::open::{self, GrowReport, JournalRecovery, OpenCheck};
 use crate::orders::OrderListener;
 use crate::paths::{JournalLayout, JournalLock, JournalPaths};
@@ -41,6 +43,8 @@ pub struct Journal {
     id: JournalId,
     disk: Option<JoinHandle<()>>,
     maintenance: Option<JoinHandle<ViewFile>>,
+    /// The page of metrics, which the journals of a process share. In a child of `fork` it is the parent's.
+    page: ManuallyDrop<Option<Arc<MetricsServer>>>,
 }
 
 impl Journal {
@@ -97,6 +101,8 @@ impl Journal {
         let opened = open::open(lock, config, complete)?;
         crate::forget::tell_in_background();
         let (shared, id) = (Arc::new(opened.shared), opened.journal);
+        shared.counters.recovered(&opened.recovered);
+        MetricsRegistry::of_process().add(&shared);
         let system = |what| move |source| JournalOpenError::System { what, source };
         let builder = |name: &str| std::thread::Builder::new().name(name.into());
         let for_disk = Arc::clone(&shared);
@@ -108,6 +114,8 @@ impl Journal {
         let maintenance = builder("netram-upkeep")
             .spawn(move || crate::maintenance::run(&for_keeper, view_file, orders))
             .map_err(system("starting the maintenance thread"))?;
+        // Last: an error above would leave it served.
+        let page = ManuallyDrop::new(shared.config.metrics.as_ref().and_then(metrics::serve));
         Ok((
             Journal {
                 mark: ForkMark::here(),
@@ -115,6 +123,7 @@ impl Journal {
                 id,
                 disk: Some(disk),
                 maintenance: Some(maintenance),
+                page,
             },
             opened.recovered,
         ))
@@ -238,6 +247,7 @@ impl Journal {
             let _parents = ManuallyDrop::new((disk, maintenance, Arc::clone(&self.shared)));
             return Err(WaitError::Closed);
         }
+        MetricsRegistry::of_process().remove(&self.shared);
         self.shared.begin_close();
         let end = self.shared.core().end.lsn;
         let voter = self.shared.config.voter;
@@ -408,6 +418,9 @@ impl Drop for Journal {
         {
             tracing::warn!(%error, "the journal was not closed cleanly; the next opening will recover it");
         }
+        if !self.mark.is_child() {
+            drop(self.page.take());
+        }
     }
 }
 
@@ -483,55 +496,4 @@ fn retry_briefly(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_journal_whose_view_failed_can_be_closed_with_records_in_the_ring() {
-        let directory = tempfile::tempdir().unwrap();
-        let root = directory.path().join("journal");
-        Journal::create(&root, 1 << 20).unwrap();
-        let config = JournalConfig {
-            disk_delay: Duration::from_secs(3600),
-            ..JournalConfig::default()
-        };
-        let (journal, _) = Journal::open(&root, config).unwrap();
-        journal
-            .append(RecordKind(16), 8, &mut |into| into.fill(7))
-            .unwrap();
-        // The maintenance thread does this when it cannot store a view; from here on nothing becomes stable.
-        journal.shared.poison(IoError::EIO, "view");
-        let (ended, end) = std::sync::mpsc::channel();
-        std::thread::spawn(move || ended.send(journal.close()));
-        let closed = end
-            .recv_timeout(Duration::from_secs(60))
-            .expect("the closing ends");
-        assert_eq!(closed, Err(WaitError::DiskFailed(IoError::EIO)));
-    }
-
-    /// A copy in a child of `fork`: dropping it must leave everything to the parent.
-    #[test]
-    fn a_copy_in_a_child_of_fork_appends_nothing_and_releases_nothing() {
-        let directory = tempfile::tempdir().unwrap();
-        let root = directory.path().join("journal");
-        Journal::create(&root, 1 << 20).unwrap();
-        let (mut journal, _) = Journal::open(&root, JournalConfig::default()).unwrap();
-        let ticket = journal
-            .append(RecordKind(16), 8, &mut |into| into.fill(7))
-            .unwrap();
-        let shared = Arc::clone(&journal.shared);
-        journal.mark = ForkMark::of_another();
-        let refused = journal.append(RecordKind(16), 8, &mut |_| ());
-        assert_eq!(refused, Err(AppendError::Closed));
-        assert_eq!(journal.wait(ticket, Durability::Disk), Err(WaitError::Closed));
-        assert_eq!(journal.trim(ticket.end), Err(LogError::Closed));
-        drop(journal);
-        let again = Journal::open(&root, JournalConfig::default());
-        assert!(
-            matches!(again, Err(JournalOpenError::InUse { .. })),
-            "the parent holds the lock"
-        );
-        // The parent's threads still run.
-        shared.wait(ticket, Durability::Disk).unwrap();
-    }
-}
+mod tests;

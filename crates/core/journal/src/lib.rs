@@ -29,6 +29,7 @@
 //! | [`open`] | recovery, from the lock to the first append |
 //! | [`owner`] | the owner of a journal on its links: proofs and signed fences |
 //! | [`reason`] | why a lender does not count, and its message |
+//! | [`metrics`] | counters and latencies |
 //! | `copy` | notifications for the thread that feeds a replica |
 //! | [`disk_demand`] | making commits wait for the disk, for a while |
 //! | [`fork`] | detection of children of `fork` |
@@ -63,6 +64,7 @@ mod journal;
 mod links;
 mod maintenance;
 pub mod membership;
+pub mod metrics;
 mod name;
 pub mod open;
 pub mod orders;

@@ -154,6 +154,7 @@ fn store(shared: &JournalState, view_file: &mut ViewFile, pending: &mut PendingV
         shared.refusals.view.store(0, Ordering::Relaxed);
         let mut core = shared.core();
         core.writer.on_view_stored(shared.now());
+        shared.counters.views.add(1);
         shared.send(&mut core);
         return true;
     };

@@ -1,7 +1,5 @@
 //! A snapshot of a journal's state, for programs.
 
-use std::sync::atomic::Ordering;
-
 use netram_proto::id::JournalId;
 use netram_proto::journal::{DataAtRisk, JournalLenderStatus, WriterStatus};
 use netram_proto::port::{IoError, LogState, RecordLog};
@@ -75,9 +73,9 @@ impl Journal {
             at_risk,
             disk_error,
             disk_refused: disk_error.map_or_else(|| self.shared.refusals.any(), |_| None),
-            records: counters.records.load(Ordering::Relaxed),
-            syncs: counters.syncs.load(Ordering::Relaxed),
-            window_stalls: counters.window_stalls.load(Ordering::Relaxed),
+            records: counters.records.get(),
+            syncs: counters.syncs.get(),
+            window_stalls: counters.window_stalls.get(),
         }
     }
 }

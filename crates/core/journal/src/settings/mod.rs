@@ -18,6 +18,7 @@
 //! | `ttl` | `NETRAM_TTL` | networks that datagrams may pass through | 1: only the local one |
 //! | `window` | `NETRAM_WINDOW` | bytes that may be only in lenders' memory | 8 MiB |
 //! | `patience` | `NETRAM_PATIENCE` | how long an opening waits for lenders that must answer; `0s` means 0.5 s | 30 s |
+//! | `metrics` | `NETRAM_METRICS` | where the process serves its metrics: `127.0.0.1:9464`, or `unix:/PATH` | none |
 //! | | `NETRAM_ACCEPT_LOSS` | open even if acknowledged records may be missing | |
 //!
 //! The last one is a decision for one opening, so a file cannot make it.
@@ -35,6 +36,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use netram_discover::{ClusterFile, ClusterFileError};
 use netram_proto::journal::CommitRule;
+use netram_telemetry::MetricsAddress;
 use netram_transport::multicast::TTL_DEFAULT;
 use netram_transport::{MulticastGroup, NetAddress, Security, SecurityError, WaitPolicy};
 use serde::Deserialize;
@@ -83,6 +85,8 @@ pub struct JournalSettings {
     pub window_bytes: Option<u64>,
     /// How long recovery waits for members that must answer; never shorter than the grace for the others.
     pub patience: Option<Duration>,
+    /// Where the process serves its metrics while the journal is open.
+    pub metrics: Option<MetricsAddress>,
     /// The store is opened even if acknowledged records may be missing.
     pub accept_loss: bool,
 }
@@ -142,6 +146,7 @@ struct RawSettings {
     ttl: Option<u8>,
     window: Option<toml::Value>,
     patience: Option<toml::Value>,
+    metrics: Option<String>,
 }
 
 impl JournalSettings {
@@ -229,6 +234,7 @@ impl JournalSettings {
         set(&mut self.multicast, &variable, "NETRAM_MULTICAST")?;
         set(&mut self.datagram_bytes, &variable, "NETRAM_DATAGRAM")?;
         set(&mut self.ttl, &variable, "NETRAM_TTL")?;
+        set(&mut self.metrics, &variable, "NETRAM_METRICS")?;
         if let Some(window) = variable("NETRAM_WINDOW") {
             self.window_bytes = Some(size("NETRAM_WINDOW", &window)?);
         }
@@ -270,6 +276,7 @@ impl JournalSettings {
                 datagram_bytes: self.datagram_bytes,
                 ttl: self.ttl.unwrap_or(TTL_DEFAULT),
             }),
+            metrics: self.metrics.clone(),
             accept_loss: self.accept_loss,
             ..usual
         })
@@ -323,6 +330,10 @@ impl RawSettings {
             patience: self
                 .patience
                 .map(|patience| time("patience", &plain(&patience)))
+                .transpose()?,
+            metrics: self
+                .metrics
+                .map(|metrics| value("metrics", &metrics))
                 .transpose()?,
             accept_loss: false,
         })
@@ -429,7 +440,7 @@ mod tests {
     fn the_keys_of_a_file_become_the_fields() {
         let settings = load(
             "lenders = [\"tcp://10.0.0.2:7420\", \"unix:/run/lend.sock\"]\nkey-file = \"cluster.key\"\n\
-             members = 1\nrule = 1\nmulticast = \"239.1.2.3:7421%eth1\"\nwait = \"spin\"\npatience = \"2m\"\nwindow = \"1MiB\"\none-domain = true\n",
+             members = 1\nrule = 1\nmulticast = \"239.1.2.3:7421%eth1\"\nwait = \"spin\"\nmetrics = \"127.0.0.1:9464\"\npatience = \"2m\"\nwindow = \"1MiB\"\none-domain = true\n",
         )
         .unwrap();
         assert_eq!(settings.lenders.len(), 2);
@@ -438,6 +449,10 @@ mod tests {
         assert_eq!(settings.rule.map(|rule| rule.to_string()).as_deref(), Some("1"));
         assert_eq!(settings.window_bytes, Some(1 << 20));
         assert_eq!(settings.patience, Some(Duration::from_secs(120)));
+        assert_eq!(
+            settings.metrics.map(|metrics| metrics.to_string()).as_deref(),
+            Some("127.0.0.1:9464")
+        );
         assert!(settings.one_domain);
         let group = settings.multicast.expect("a group");
         assert_eq!(group.to_string(), "239.1.2.3:7421%eth1");
@@ -457,6 +472,7 @@ mod tests {
             ("patience = \"soon\"", "patience"),
             ("patience = \"8days\"", "week"),
             ("multicast = \"10.0.0.1:7421\"", "multicast"),
+            ("metrics = \"9464\"", "IP:PORT"),
             ("accept-loss = true", "accept-loss"),
         ] {
             let error = load(text).unwrap_err().to_string();

@@ -10,6 +10,7 @@ mod idle;
 mod journal;
 mod liar;
 mod membership;
+mod metrics;
 mod names;
 mod nonces;
 mod over;
