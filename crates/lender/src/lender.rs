@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use netram_clients::{ClientsFileError, RegistryChange};
 use netram_proto::id::Incarnation;
+use netram_telemetry::MetricsRegistry;
 use netram_transport::{Interest, Listener, MulticastReceiver, NetAddress, Poller, Security, Waker};
 use netram_ups::PowerStatus;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -101,6 +102,7 @@ impl Lender {
             wakers,
         ));
         announce(&shared, &kept);
+        MetricsRegistry::of_process().add(&shared);
         let lender = Lender {
             shared,
             threads: Mutex::default(),
@@ -241,7 +243,11 @@ impl Lender {
             store.give_spill_room_back();
             return Ok(true);
         }
-        if let Some(spilled) = store.spill()? {
+        let timings = &self.shared.timings;
+        let spilled = store.spill().inspect_err(|_| timings.spills_failed.add(1))?;
+        if let Some(spilled) = spilled {
+            timings.spill.record(spilled.took);
+            timings.spilled_bytes.add(spilled.bytes);
             tracing::info!(
                 windows = spilled.windows, bytes = spilled.bytes, took_ms = spilled.took.as_millis() as u64,
                 path = %spilled.path.display(), "the windows are on the disk"
@@ -291,6 +297,7 @@ impl Lender {
     /// Waits until another thread or a failure has stopped the lender.
     pub fn wait(&self) -> StopReport {
         let windows_left = self.shared.wait_ended();
+        MetricsRegistry::of_process().remove(&self.shared);
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // The panic was counted and printed where it happened.
@@ -340,6 +347,7 @@ impl Lender {
 impl Drop for Lender {
     fn drop(&mut self) {
         self.shared.stop(Instant::now());
+        MetricsRegistry::of_process().remove(&self.shared);
         for thread in self
             .threads
             .get_mut()

@@ -22,6 +22,7 @@
 //! | `deposit` | pages of other machines' far-memory arenas |
 //! | `data` | the interface to a service that keeps replicas of volumes on this machine's disk |
 //! | [`report`], `report_desk` | the status, and the thread that builds it |
+//! | [`metrics`] | what a lender counts and times |
 //! | `power` | what the lender does when its machine is on battery |
 //! | `lender`, `state`, `drain` | starting, draining and stopping |
 //! | `spill` | windows on a disk while the machine is off |
@@ -45,6 +46,7 @@ mod journal;
 mod lender;
 pub mod limit;
 mod memory;
+pub mod metrics;
 mod outbox;
 mod pacer;
 mod power;

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use netram_proto::id::JournalId;
 
@@ -173,24 +174,34 @@ pub(crate) fn run(shared: &Arc<DaemonState>, shards: &[Sender<ShardMessage>]) {
 
 fn write(shared: &DaemonState, copy: WindowCopy) -> WindowOutcome {
     let (journal, bytes) = (copy.state.journal, copy.held_bytes());
+    let began = Instant::now();
     let written = shared.store.write_window(copy);
     match &written {
-        Ok(()) => tracing::info!(
-            %journal, bytes,
-            "the window of a silent client is on the disk, and others may have its memory"
-        ),
-        Err(error) => tracing::warn!(
-            %journal, %error,
-            "the window of a silent client could not be written to the disk, and stays in memory"
-        ),
+        Ok(()) => {
+            shared.timings.spill.record(began.elapsed());
+            shared.timings.spilled_bytes.add(bytes);
+            tracing::info!(
+                %journal, bytes,
+                "the window of a silent client is on the disk, and others may have its memory"
+            );
+        }
+        Err(error) => {
+            shared.timings.spills_failed.add(1);
+            tracing::warn!(
+                %journal, %error,
+                "the window of a silent client could not be written to the disk, and stays in memory"
+            );
+        }
     }
     WindowOutcome::Written(written.is_ok())
 }
 
 fn read(shared: &DaemonState, copy: &WindowCopy) -> WindowRead {
     let journal = copy.state.journal;
+    let began = Instant::now();
     match shared.store.read_window(copy) {
         Ok(()) => {
+            shared.timings.reload.record(began.elapsed());
             tracing::info!(%journal, bytes = copy.held_bytes(), "a window is in memory again: its client has returned");
             WindowRead::Whole
         }

@@ -14,6 +14,7 @@ use netram_transport::{MulticastGroup, NetAddress, Waker};
 use crate::config::LenderConfig;
 use crate::data::DataService;
 use crate::drain::{DrainOrders, WithdrawNotice};
+use crate::metrics::LenderTimings;
 use crate::power::PowerRecord;
 use crate::report::{ClientReport, LeftReport, MemoryReport, StatusReport};
 use crate::report_desk::ReportDesk;
@@ -42,6 +43,7 @@ pub(crate) struct DaemonState {
     pub(crate) handshakes: HandshakeFailures,
     /// Counters and reports of deposits.
     pub(crate) deposits: DepositStats,
+    pub(crate) timings: LenderTimings,
     /// The source of the machine's power.
     pub(crate) power: PowerRecord,
     /// The status for those who ask over links.
@@ -112,6 +114,7 @@ impl DaemonState {
             counters: (0..shards).map(|_| ShardCounters::default()).collect(),
             handshakes: HandshakeFailures::default(),
             deposits: DepositStats::default(),
+            timings: LenderTimings::default(),
             power: PowerRecord::default(),
             desk: ReportDesk::default(),
             connections: AtomicUsize::new(0),
@@ -199,7 +202,20 @@ impl DaemonState {
     /// The lender's status. Reads the copies' files on a data lender, so the threads that serve clients leave
     /// this to [`ReportDesk`].
     pub(crate) fn report(&self) -> StatusReport {
-        let now = Instant::now();
+        let mut report = self.report_of_memory(Instant::now());
+        if let Some(data) = &self.data {
+            report.replicas = data.replicas();
+            let copies = data.copies();
+            for client in &mut report.clients {
+                client.data.used = copies.by_client.get(&client.name).copied().unwrap_or(0);
+            }
+            report.copies = Some(copies);
+        }
+        report
+    }
+
+    /// The status without copies of volumes. Waits for no disk.
+    pub(crate) fn report_of_memory(&self, now: Instant) -> StatusReport {
         // Read before what it covers.
         let is_obeyed = self.drain.is_obeyed();
         let mut report = StatusReport {
@@ -250,14 +266,6 @@ impl DaemonState {
         report.left = LeftReport::of(&report.journals, &report.deposits);
         report.safe_to_stop = is_obeyed && report.left == LeftReport::default();
         report.clients = self.clients.usage().iter().map(ClientReport::of).collect();
-        if let Some(data) = &self.data {
-            report.replicas = data.replicas();
-            let copies = data.copies();
-            for client in &mut report.clients {
-                client.data.used = copies.by_client.get(&client.name).copied().unwrap_or(0);
-            }
-            report.copies = Some(copies);
-        }
         report
     }
 

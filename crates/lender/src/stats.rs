@@ -9,6 +9,7 @@ use std::time::Instant;
 use netram_proto::id::{DepositId, Epoch, JournalId, Lsn, WriterId};
 use netram_proto::member::MemberState;
 use netram_proto::wire::{FrameKind, RefusalReason};
+use netram_telemetry::SingleWriterCounter as Counter;
 use netram_transport::{DropCounts, HandshakeError};
 
 use crate::report::{
@@ -38,21 +39,6 @@ pub(crate) struct ShardCounters {
     refusals: [Counter; REFUSALS],
 }
 
-/// A number that one thread adds to and any thread reads.
-#[derive(Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    /// Adds `count`. Only the counter's one writer may call this.
-    pub(crate) fn add(&self, count: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
-    }
-
-    fn read(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
-}
-
 impl ShardCounters {
     pub(crate) fn refused(&self, byte: u8) {
         self.refusals[usize::from(byte).min(REFUSALS - 1)].add(1);
@@ -67,20 +53,20 @@ impl ShardCounters {
     }
 
     pub(crate) fn add_to(&self, report: &mut CounterReport) {
-        report.frames += self.frames.read();
-        report.appends += self.appends.read();
-        report.bytes += self.bytes.read();
-        report.acks += self.acks.read();
-        report.datagrams += self.datagrams.read();
-        report.datagrams_missing += self.missing.read();
+        report.frames += self.frames.get();
+        report.appends += self.appends.get();
+        report.bytes += self.bytes.get();
+        report.acks += self.acks.get();
+        report.datagrams += self.datagrams.get();
+        report.datagrams_missing += self.missing.get();
         for (kind, counter) in DROPPED_KINDS.iter().zip(&self.dropped) {
-            let count = counter.read();
+            let count = counter.get();
             if count > 0 {
                 *report.datagrams_dropped.entry((*kind).to_owned()).or_default() += count;
             }
         }
         for (byte, counter) in self.refusals.iter().enumerate() {
-            add_refusals(byte, counter.read(), report);
+            add_refusals(byte, counter.get(), report);
         }
     }
 }
@@ -127,10 +113,10 @@ impl DepositStats {
     }
 
     pub(crate) fn add_to(&self, report: &mut StatusReport) {
-        report.counters.deposit_puts = self.puts.read();
-        report.counters.deposit_gets = self.gets.read();
+        report.counters.deposit_puts = self.puts.get();
+        report.counters.deposit_gets = self.gets.get();
         for (byte, counter) in self.refusals.iter().enumerate() {
-            add_refusals(byte, counter.read(), &mut report.counters);
+            add_refusals(byte, counter.get(), &mut report.counters);
         }
         report.deposits = self.lock().values().cloned().collect();
     }
@@ -188,7 +174,7 @@ impl HandshakeFailures {
     }
 
     pub(crate) fn by_kind(&self) -> BTreeMap<String, u64> {
-        let counts = self.0.iter().map(Counter::read);
+        let counts = self.0.iter().map(Counter::get);
         let named = HANDSHAKE_KINDS.iter().zip(counts).filter(|(_, count)| *count > 0);
         named.map(|(kind, count)| ((*kind).to_owned(), count)).collect()
     }

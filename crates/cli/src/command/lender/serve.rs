@@ -93,6 +93,8 @@ impl ServeLender {
             let sentence = "this program was built for the demo and keeps no copies of volumes: build it with `make build`";
             return Err(UsageError(sentence.to_owned()).into());
         }
+        // First of all: an address that is in use must change nothing.
+        let page = settings.serve_metrics()?;
         let announce = settings.announce();
         let config = settings.config()?;
         let notice = announce.then(|| notice(&config)).transpose()?;
@@ -112,6 +114,9 @@ impl ServeLender {
         }
         for address in lender.data_addresses() {
             output::announce(format_args!("data sessions {address}"));
+        }
+        if let Some(page) = &page {
+            output::announce(format_args!("metrics {}", page.address()));
         }
         let _announcement = notice.and_then(|notice| begin_announcement(notice, lender.addresses()));
         output::announce("ready");

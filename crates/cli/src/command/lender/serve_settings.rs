@@ -1,11 +1,13 @@
 //! The settings of `netram lender serve`: flags, NETRAM_* variables, and the configuration file under both.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use netram_lender::{DataListener, LenderConfig, MemoryWatch};
+use netram_telemetry::{MetricsAddress, MetricsServer};
 use netram_transport::{MulticastGroup, NetAddress, Security, WaitPolicy};
 #[cfg(feature = "products")]
 use netram_volume::replica::ReplicaHostLimits;
@@ -164,6 +166,11 @@ pub(super) struct ServeSettings {
     /// How long it waits for clients to move away once the battery is low [default: 1s]
     #[arg(long, value_name = "TIME", env = "NETRAM_UPS_GRACE")]
     ups_grace: Option<DurationArg>,
+    /// Serve metrics for Prometheus at http://ADDRESS/metrics: IP:PORT, or unix:/PATH. Anyone who
+    /// reaches it may read them [default: none]
+    #[arg(long, value_name = "ADDRESS", env = "NETRAM_METRICS")]
+    #[serde(deserialize_with = "from_text")]
+    metrics: Option<MetricsAddress>,
     /// At the end, return the memory to the machine instead of keeping it for the next start,
     /// unless it holds bytes that clients may still need
     #[arg(long)]
@@ -224,6 +231,7 @@ impl ServeSettings {
             ups_user: self.ups_user.or(file.ups_user),
             ups_password_file: self.ups_password_file.or(file.ups_password_file),
             ups_grace: self.ups_grace.or(file.ups_grace),
+            metrics: self.metrics.or(file.metrics),
             forget: self.forget || file.forget,
             discard_windows: self.discard_windows || file.discard_windows,
         }
@@ -246,6 +254,11 @@ impl ServeSettings {
     /// Returns how long a lender whose battery is low waits for its clients.
     pub(super) fn ups_grace(&self) -> Duration {
         self.ups_grace.map_or(UPS_GRACE_DEFAULT, |span| span.0)
+    }
+
+    /// Serves metrics, if they are to be served.
+    pub(super) fn serve_metrics(&self) -> Result<Option<Arc<MetricsServer>>> {
+        Ok(self.metrics.as_ref().map(MetricsServer::shared).transpose()?)
     }
 
     /// Whether the lender announces itself.

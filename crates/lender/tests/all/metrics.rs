@@ -1,0 +1,5 @@
+//! A lender's metrics.
+
+use netram_telemetry::{MetricsFormat, MetricsRegistry};
+
+use crate::common::*;
