@@ -18,7 +18,7 @@
 //! | [`server`] | listening, and serving requests |
 //! | [`client`] | sending requests |
 //! | [`report`] | the status in JSON |
-//! | [`metrics`] | the status for Prometheus |
+//! | [`metrics`] | the status as metrics |
 
 pub mod client;
 pub mod metrics;

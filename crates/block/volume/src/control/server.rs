@@ -14,9 +14,11 @@ use std::time::{Duration, Instant};
 
 use netram_block::BlockDevice;
 use netram_process::lines::{is_ours, read_line};
+use netram_telemetry::{MetricSamples, MetricSource, MetricsFormat, MetricsRegistry};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+use super::metrics;
 use super::report::{VolumeFrontend, VolumeReport};
 use super::wire::{VolumeReply, VolumeRequest};
 use super::{PROGRESS_INTERVAL, REQUEST_BYTES_MAX, REQUEST_TIMEOUT, SESSIONS_MAX};
@@ -86,6 +88,7 @@ impl VolumeControl {
             scrubbing: AtomicBool::new(false),
             sessions: Mutex::default(),
         });
+        MetricsRegistry::of_process().add(&shared);
         let theirs = Arc::clone(&shared);
         let listening = std::thread::Builder::new()
             .name("netram-control".to_owned())
@@ -100,6 +103,8 @@ impl VolumeControl {
 impl Drop for VolumeControl {
     fn drop(&mut self) {
         let shared = &self.shared;
+        // Its owner closes the volume next, for which nobody else may refer to it.
+        MetricsRegistry::of_process().remove(shared);
         shared.stopping.store(true, Ordering::SeqCst);
         // This process still has the volume, so the socket is its own too.
         if let Ok((directory, name)) = shared.volume.paths().control() {
@@ -201,6 +206,12 @@ impl Drop for Scrubbing<'_> {
     }
 }
 
+impl MetricSource for ControlInner {
+    fn collect(&self, samples: &mut MetricSamples) {
+        metrics::collect(&VolumeReport::of(&self.volume, (self.frontend)()), samples);
+    }
+}
+
 impl ControlInner {
     fn sessions(&self) -> MutexGuard<'_, Vec<ControlSession>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
@@ -232,6 +243,9 @@ impl ControlInner {
         match ask {
             VolumeRequest::Status => {
                 VolumeReply::Status(Box::new(VolumeReport::of(&self.volume, (self.frontend)())))
+            }
+            VolumeRequest::Metrics => {
+                VolumeReply::Metrics(MetricsRegistry::of_process().text(MetricsFormat::Prometheus))
             }
             VolumeRequest::Grow { bytes } => self.grow(*bytes),
             VolumeRequest::Scrub => self.scrub(stream),

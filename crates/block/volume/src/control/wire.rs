@@ -13,6 +13,8 @@ use crate::scrub::{ScrubFindings, TaskProgress};
 pub enum VolumeRequest {
     /// Return the status.
     Status,
+    /// Return the metrics of the process.
+    Metrics,
     /// Make the volume larger.
     Grow {
         /// New size in bytes.
@@ -37,6 +39,8 @@ pub enum VolumeReply {
     Progress(TaskProgress),
     /// The status.
     Status(Box<VolumeReport>),
+    /// The metrics of the process, in the text format of Prometheus.
+    Metrics(String),
     /// The volume has grown.
     Grown {
         /// Former size in bytes.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use netram_attach::AttachEntry;
-use netram_volume::control::{VolumeReply, VolumeReport, VolumeRequest, metrics};
+use netram_volume::control::{VolumeReply, VolumeReport, VolumeRequest};
 use netram_volume::replica::DataLenderStatus;
 use netram_volume::{FlushPolicy, VolumeInspection, VolumePaths, VolumeSettings, ask};
 use serde_json::json;
@@ -31,7 +31,7 @@ pub struct ShowVolume {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Print an open volume's counters for Prometheus
+    /// Print the metrics of the process that has the volume open, for Prometheus
     #[arg(long, conflicts_with = "json")]
     metrics: bool,
 }
@@ -49,21 +49,14 @@ impl ShowVolume {
         let path = absolute(&self.volume)?;
         let place = VolumePaths::at(&path);
         let inspected = place.inspect()?;
+        if self.metrics {
+            return self.show_metrics(&place);
+        }
         let live = match ask(&place, &VolumeRequest::Status, &mut |_| ())? {
             Some(VolumeReply::Status(report)) => Some(*report),
             Some(told) => return Err(unexpected_reply(&told)),
             None => None,
         };
-        if self.metrics {
-            let Some(report) = &live else {
-                bail!(
-                    "{} is neither attached nor served; only an open volume has metrics",
-                    self.volume.display()
-                );
-            };
-            output::line(metrics::text(report).trim_end())?;
-            return Ok(ExitCode::SUCCESS);
-        }
         let seen = VolumeView {
             inspected,
             settings: place.settings()?,
@@ -77,6 +70,20 @@ impl ShowVolume {
                     output::line(format_args!("{what:<17} {value}"))?;
                 }
             }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl ShowVolume {
+    fn show_metrics(&self, place: &VolumePaths) -> Result<ExitCode> {
+        match ask(place, &VolumeRequest::Metrics, &mut |_| ())? {
+            Some(VolumeReply::Metrics(text)) => output::line(text.trim_end())?,
+            Some(told) => return Err(unexpected_reply(&told)),
+            None => bail!(
+                "{} is neither attached nor served; only an open volume has metrics",
+                self.volume.display()
+            ),
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -226,7 +226,7 @@ fn a_volume_is_served_until_a_signal_and_then_closed() {
     let metrics = place.disk(&["status", "db", "--metrics"]).out;
     assert!(
         metrics.contains("\nnetram_volume_size_bytes{volume=")
-            && metrics.contains("\nnetram_volume_nbd_sessions_total{"),
+            && metrics.contains("\nnetram_volume_front_sessions_total{"),
         "{metrics}"
     );
     assert_eq!(place.json(&["grow", "db", "--size", "3MiB"])["before"], 1 << 20);
