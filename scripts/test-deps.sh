@@ -40,6 +40,7 @@ wanted=(
 	"stress-ng stress-ng takes the memory of a lender's machine"
 	"ps procps shows what a failed test left running, and its limits"
 	"/lib/nut/dummy-ups nut-server plays a UPS whose mains fail, and its upsd"
+	"promtool prometheus checks metrics, and fires the alerts that ship"
 	"dnsmasq dnsmasq-base is a name server with SRV records"
 	"dbus-daemon dbus is the bus that avahi is asked by"
 	"avahi-daemon avahi-daemon hears and answers mDNS, as another implementation"

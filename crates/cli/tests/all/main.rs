@@ -33,6 +33,7 @@ mod shared;
 mod shared_served;
 mod sqlite;
 mod standard_error;
+mod telemetry;
 mod units;
 mod ups;
 mod users;
