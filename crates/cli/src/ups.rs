@@ -1,11 +1,10 @@
-//! The options that name a UPS, and what a client's service does when its machine is on battery.
+//! The options that name the UPS of a service's machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
-use netram_journal::DiskDemand;
-use netram_ups::{PowerState, PowerStatus, UpsLogin, UpsMonitor, UpsName, UpsNameError};
+use netram_ups::{UpsName, UpsNameError, UpsSource, UpsSourceError};
 use serde::{Deserialize, Serialize};
 
 use crate::options::UsageError;
@@ -42,53 +41,30 @@ fn absolute(text: &str) -> std::io::Result<PathBuf> {
     std::path::absolute(text)
 }
 
-/// A UPS that can be watched.
-#[derive(Debug)]
-pub(crate) struct UpsPlace {
-    pub(crate) name: UpsName,
-    login: Option<UpsLogin>,
-}
-
-impl UpsPlace {
-    /// Reads the password. `None`: no UPS is named.
-    pub(crate) fn of(
-        ups: Option<&str>,
-        user: Option<&str>,
-        password_file: Option<&PathBuf>,
-    ) -> Result<Option<UpsPlace>> {
-        let Some(ups) = ups else {
-            return match user.is_some() || password_file.is_some() {
-                true => Err(UsageError("--ups-user and --ups-password-file need --ups".to_owned()).into()),
-                false => Ok(None),
-            };
-        };
-        let login = match (user, password_file) {
-            (Some(user), Some(path)) => Some(UpsLogin::load(user, path)?),
-            (None, None) => None,
-            _ => {
-                let sentence = "--ups-user and --ups-password-file belong together";
-                return Err(UsageError(sentence.to_owned()).into());
-            }
-        };
-        Ok(Some(UpsPlace {
-            name: ups.parse().with_context(|| format!("the UPS {ups}"))?,
-            login,
-        }))
-    }
-
-    /// Watches the UPS.
-    pub(crate) fn watch(self, on_change: impl FnMut(&PowerStatus) + Send + 'static) -> Result<UpsMonitor> {
-        UpsMonitor::start(&self.name, self.login, on_change).context("watching the UPS")
-    }
+/// Reads the password for a UPS. `None`: no UPS is named.
+pub(crate) fn source(
+    ups: Option<&str>,
+    user: Option<&str>,
+    password_file: Option<&Path>,
+) -> Result<Option<UpsSource>> {
+    UpsSource::of(ups, user, password_file).map_err(|error| match error {
+        UpsSourceError::Nameless => {
+            UsageError("--ups-user and --ups-password-file need --ups".to_owned()).into()
+        }
+        UpsSourceError::HalfLogin => {
+            UsageError("--ups-user and --ups-password-file belong together".to_owned()).into()
+        }
+        other => anyhow::Error::new(other),
+    })
 }
 
 impl UpsArgs {
     /// Returns the UPS, if one is named.
-    pub(crate) fn place(&self) -> Result<Option<UpsPlace>> {
-        UpsPlace::of(
+    pub(crate) fn source(&self) -> Result<Option<UpsSource>> {
+        source(
             self.ups.as_deref(),
             self.ups_user.as_deref(),
-            self.ups_password_file.as_ref(),
+            self.ups_password_file.as_deref(),
         )
     }
 
@@ -108,34 +84,6 @@ impl UpsArgs {
             .filter_map(|(flag, value)| Some([flag.to_owned(), value?]));
         given.flatten().collect()
     }
-}
-
-/// Watches the UPS of a service, if it has one: on battery its journal's commits wait for the disk.
-pub(crate) fn guard(place: Option<UpsPlace>, demand: DiskDemand) -> Result<Option<UpsMonitor>> {
-    let Some(place) = place else { return Ok(None) };
-    let ups = place.name.to_string();
-    let on_change = move |status: &PowerStatus| {
-        let why = status.reason.as_ref().map(tracing::field::display);
-        match status.state {
-            PowerState::Mains => tracing::info!(ups, why, "this machine is on the mains"),
-            PowerState::OnBattery | PowerState::LowBattery => tracing::warn!(
-                ups,
-                why,
-                state = %status.state,
-                "this machine is on battery: what is acknowledged is on the disk"
-            ),
-            PowerState::Unknown => {
-                tracing::warn!(ups, why, "not known whether this machine is on battery");
-            }
-        }
-        match status.state {
-            PowerState::Mains => demand.set(false),
-            PowerState::OnBattery | PowerState::LowBattery => demand.set(true),
-            // What held before goes on.
-            PowerState::Unknown => (),
-        }
-    };
-    place.watch(on_change).map(Some)
 }
 
 #[cfg(test)]
@@ -171,7 +119,7 @@ mod tests {
         let back: UpsArgs = serde_json::from_str(&json).unwrap();
         assert_eq!(back.arguments(), words);
         assert!(parsed(&[]).unwrap().arguments().is_empty());
-        assert!(parsed(&[]).unwrap().place().unwrap().is_none());
+        assert!(parsed(&[]).unwrap().source().unwrap().is_none());
     }
 
     #[test]
@@ -184,9 +132,9 @@ mod tests {
         ] {
             assert!(parsed(words).is_err(), "{words:?}");
         }
-        let alone = UpsPlace::of(None, Some("u"), Some(&PathBuf::from("/p")));
+        let alone = source(None, Some("u"), Some(Path::new("/p")));
         assert!(alone.unwrap_err().is::<UsageError>());
-        let absent = UpsPlace::of(Some("rack"), Some("u"), Some(&PathBuf::from("/nonexistent")));
+        let absent = source(Some("rack"), Some("u"), Some(Path::new("/nonexistent")));
         assert!(absent.unwrap_err().to_string().contains("/nonexistent"));
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use netram_journal::owner::JournalOwner;
-use netram_journal::{Journal, JournalConfig};
+use netram_journal::{Journal, JournalConfig, JournalPaths, JournalSettings};
 use netram_proto::port::{CommitVotes, Durability, RecordKind, RecordLog};
 use netram_transport::Security;
 use rustix::process::{Pid, Signal, kill_process};
@@ -205,6 +205,50 @@ fn a_ups_that_cannot_be_watched_is_said_and_the_lender_lends() {
         assert_ne!(refused.code, 0);
         assert!(refused.err.contains(named), "{bad:?}: {}", refused.err);
     }
+}
+
+/// A program needs no flag: its journal's settings name the UPS, whatever opens the journal.
+#[test]
+fn a_journal_whose_settings_name_a_ups_commits_to_the_disk_on_battery() {
+    let Some(nut) = Nut::start("OL") else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("journal");
+    let password = directory.path().join("password");
+    std::fs::write(&password, PASSWORD).unwrap();
+    std::fs::set_permissions(&password, Permissions::from_mode(0o600)).unwrap();
+    let listen = format!("unix:{}/lender", directory.path().display());
+    let lender = LenderProcess::start("settings-ups", &["--listen", &listen, "--insecure"]);
+    Journal::create(&root, 4 << 20).unwrap();
+    let text = format!(
+        "[journal]\nlenders = [\"{listen}\"]\ninsecure = true\none-domain = true\nups = \"{}\"\n\
+         ups-user = \"lender\"\nups-password-file = \"../password\"\n",
+        nut.name()
+    );
+    std::fs::write(root.join("netram.toml"), &text).unwrap();
+    let settings = || JournalSettings::of(&JournalPaths::at(&root)).unwrap();
+    let config = JournalConfig {
+        disk_delay: Duration::from_secs(3600),
+        ..settings().journal_config().unwrap()
+    };
+    let (journal, _) = Journal::open(&root, config).unwrap();
+    let logins = || nut.command_as_primary("GET NUMLOGINS rack");
+    wait_until("the login", || logins() == "NUMLOGINS rack 1");
+    wait_until("a commit that lenders end", || !commit(&journal).disk);
+    nut.say("OB");
+    wait_until("a commit that waits for the disk", || commit(&journal).disk);
+    for _ in 0..10 {
+        assert!(commit(&journal).disk);
+    }
+    let said = run(["explain", root.to_str().unwrap()]);
+    assert!(said.out.contains("This machine is on battery"), "{}", said.out);
+    nut.say("OL");
+    wait_until("a commit that lenders end again", || !commit(&journal).disk);
+    journal.close().unwrap();
+    wait_until("the logout", || logins() == "NUMLOGINS rack 0");
+    std::fs::remove_file(&password).unwrap();
+    let refused = settings().journal_config().unwrap_err().to_string();
+    assert!(refused.contains("password file"), "{refused}");
+    drop(lender);
 }
 
 /// Length of one synced write.

@@ -11,6 +11,7 @@ use netram_proto::limit::{
 use netram_telemetry::MetricsAddress;
 use netram_transport::multicast::TTL_DEFAULT;
 use netram_transport::{MulticastGroup, NetAddress, Security, WaitPolicy};
+use netram_ups::UpsSource;
 
 use crate::membership::Membership;
 
@@ -81,6 +82,8 @@ pub struct JournalConfig {
     /// Where the process serves its metrics while the journal is open. A page that cannot be served is
     /// logged, and the journal opens: data is worth more than numbers.
     pub metrics: Option<MetricsAddress>,
+    /// The UPS that feeds this machine: on battery, commits wait for the disk, too.
+    pub ups: Option<UpsSource>,
     /// Delay added to every sync of the log, to model a slower disk in benchmarks. Results must say so.
     pub modelled_sync_delay: Duration,
 }
@@ -148,6 +151,7 @@ impl Default for JournalConfig {
             multicast: None,
             voter: Voter::Disk,
             metrics: None,
+            ups: None,
             modelled_sync_delay: Duration::ZERO,
         }
     }

@@ -32,6 +32,7 @@ use crate::paths::{JournalLayout, JournalLock, JournalPaths};
 use crate::reason::QuorumError;
 use crate::records;
 use crate::seal::DataKey;
+use crate::ups::JournalUps;
 
 /// An open journal: one writer, any number of threads. Dropping it closes it.
 ///
@@ -45,6 +46,8 @@ pub struct Journal {
     maintenance: Option<JoinHandle<ViewFile>>,
     /// The page of metrics, which the journals of a process share. In a child of `fork` it is the parent's.
     page: ManuallyDrop<Option<Arc<MetricsServer>>>,
+    /// In a child of `fork` its thread is the parent's.
+    pub(crate) ups: ManuallyDrop<JournalUps>,
 }
 
 impl Journal {
@@ -116,17 +119,19 @@ impl Journal {
             .map_err(system("starting the maintenance thread"))?;
         // Last: an error above would leave it served.
         let page = ManuallyDrop::new(shared.config.metrics.as_ref().and_then(metrics::serve));
-        Ok((
-            Journal {
-                mark: ForkMark::here(),
-                shared,
-                id,
-                disk: Some(disk),
-                maintenance: Some(maintenance),
-                page,
-            },
-            opened.recovered,
-        ))
+        let journal = Journal {
+            mark: ForkMark::here(),
+            shared,
+            id,
+            disk: Some(disk),
+            maintenance: Some(maintenance),
+            page,
+            ups: ManuallyDrop::new(JournalUps::default()),
+        };
+        if let Some(source) = &journal.shared.config.ups {
+            journal.watch_ups(source).map_err(system("watching the UPS"))?;
+        }
+        Ok((journal, opened.recovered))
     }
 
     /// Determines whether the journal at `root` would open, without changing anything here or at lenders.
@@ -420,6 +425,7 @@ impl Drop for Journal {
         }
         if !self.mark.is_child() {
             drop(self.page.take());
+            self.ups.stop();
         }
     }
 }

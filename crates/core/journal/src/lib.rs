@@ -31,7 +31,7 @@
 //! | [`reason`] | why a lender does not count, and its message |
 //! | [`metrics`] | counters and latencies |
 //! | `copy` | notifications for the thread that feeds a replica |
-//! | [`disk_demand`] | making commits wait for the disk, for a while |
+//! | [`disk_demand`], `ups` | making commits wait for the disk, for a while; while this machine is on battery |
 //! | [`fork`] | detection of children of `fork` |
 //! | [`follow`] | a journal kept for a writer on another machine |
 //! | [`orphan`] | a journal left by an earlier process of a shared region's node, to be offered to the server |
@@ -78,6 +78,7 @@ pub mod seal;
 pub mod settings;
 mod status;
 mod sys;
+mod ups;
 
 pub use config::{JournalConfig, MulticastOptions, NewestClaim, ReplicaOrigin};
 pub use disk_demand::DiskDemand;
@@ -92,6 +93,7 @@ pub use inspect::JournalInspector;
 pub use journal::Journal;
 pub use membership::{Membership, MembershipChangeError};
 pub use netram_discover::{ClusterFile, ClusterFileError};
+pub use netram_ups::{UpsSource, UpsSourceError};
 pub use open::{GrowReport, JournalRecovery, OpenCheck, claim_note};
 pub use orphan::OrphanJournal;
 pub use paths::{JournalInit, JournalLayout, JournalLock, JournalPaths, LogBlocks};

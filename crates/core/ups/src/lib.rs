@@ -18,6 +18,7 @@
 //! | [`power`] | when a reading, or the absence of one, changes the power's status |
 //! | [`watch`] | what is asked when, and which silence is a failure |
 //! | [`monitor`] | nothing: it has the thread and the socket |
+//! | [`source`] | a UPS and a login, as settings name them |
 //! | [`limit`] | all limits |
 //!
 //! *Not here*: STARTTLS. A password crosses the network in clear, so `upsd` should be on this machine or on a
@@ -33,6 +34,7 @@ pub mod monitor;
 pub mod name;
 pub mod power;
 pub mod reading;
+pub mod source;
 pub mod watch;
 
 pub use answer::UpsRefusal;
@@ -40,4 +42,5 @@ pub use login::{UpsLogin, UpsLoginError};
 pub use monitor::UpsMonitor;
 pub use name::{UpsName, UpsNameError};
 pub use power::{PowerReason, PowerState, PowerStatus};
+pub use source::{UpsSource, UpsSourceError};
 pub use watch::UpsWatch;

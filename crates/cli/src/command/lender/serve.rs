@@ -13,7 +13,7 @@ use clap::Args;
 use netram_discover::mdns::{Announcement, LenderNotice, what_to_announce};
 use netram_lender::{DataService, Lender, LenderConfig};
 use netram_transport::NetAddress;
-use netram_ups::{PowerReason, PowerState, PowerStatus, UpsMonitor};
+use netram_ups::{PowerReason, PowerState, PowerStatus, UpsMonitor, UpsSource};
 #[cfg(feature = "products")]
 use netram_volume::replica::ReplicaHost;
 use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior};
@@ -24,7 +24,6 @@ use super::serve_settings::ServeSettings;
 use crate::clients::told;
 use crate::options::UsageError;
 use crate::output;
-use crate::ups::UpsPlace;
 
 /// Signal by which an init says that power ends (`sigpwr.target`). signal-hook has no name for it.
 const SIGPWR: i32 = Signal::POWER.as_raw();
@@ -174,7 +173,7 @@ impl PoweredLender {
     }
 
     /// Waits for signals and the UPS until the lender has stopped.
-    fn serve(self: Arc<PoweredLender>, mut signals: Signals, ups: Option<UpsPlace>) -> Result<ExitCode> {
+    fn serve(self: Arc<PoweredLender>, mut signals: Signals, ups: Option<UpsSource>) -> Result<ExitCode> {
         let handle = signals.handle();
         let waiting = {
             let lender = Arc::clone(&self.lender);
@@ -226,7 +225,7 @@ impl PoweredLender {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn watch(self: Arc<PoweredLender>, ups: UpsPlace) -> Result<UpsMonitor> {
+    fn watch(self: Arc<PoweredLender>, ups: UpsSource) -> Result<UpsMonitor> {
         let name = ups.name.to_string();
         ups.watch(move |status| {
             if let Err(error) = self.on_power(&name, status) {
@@ -236,6 +235,7 @@ impl PoweredLender {
                 );
             }
         })
+        .context("watching the UPS")
     }
 
     /// Handles what feeds the machine now.

@@ -9,6 +9,7 @@ use clap::Args;
 use netram_lender::{DataListener, LenderConfig, MemoryWatch};
 use netram_telemetry::{MetricsAddress, MetricsServer};
 use netram_transport::{MulticastGroup, NetAddress, Security, WaitPolicy};
+use netram_ups::UpsSource;
 #[cfg(feature = "products")]
 use netram_volume::replica::ReplicaHostLimits;
 use serde::Deserialize;
@@ -17,7 +18,7 @@ use crate::options::{
     DurationArg, LENDER_PORT, SizeArg, UsageError, default_address, from_text, list_from_text, protection,
     security,
 };
-use crate::ups::{UpsPlace, ups_name};
+use crate::ups::{self, ups_name};
 
 /// How long a lender that was asked to stop waits for its clients to move away.
 const GRACE_DEFAULT: Duration = Duration::from_secs(5);
@@ -243,11 +244,11 @@ impl ServeSettings {
     }
 
     /// Returns the UPS to watch, if there is one.
-    pub(super) fn ups(&self) -> Result<Option<UpsPlace>> {
-        UpsPlace::of(
+    pub(super) fn ups(&self) -> Result<Option<UpsSource>> {
+        ups::source(
             self.ups.as_deref(),
             self.ups_user.as_deref(),
-            self.ups_password_file.as_ref(),
+            self.ups_password_file.as_deref(),
         )
     }
 

@@ -20,7 +20,7 @@ use crate::notify::notify;
 use crate::options::{DurationArg, SizeArg, UsageError};
 use crate::output;
 use crate::settings::{self, LenderArgs, owned, put};
-use crate::ups::{self, UpsArgs};
+use crate::ups::UpsArgs;
 
 /// Default bytes of a new journal.
 const JOURNAL_BYTES_DEFAULT: u64 = 256 << 20;
@@ -134,7 +134,7 @@ impl AttachDirectory {
             return Err(UsageError(sentence).into());
         }
         netram_mount::check(&self.dir, &self.on)?;
-        let ups = self.ups.place()?;
+        let ups = self.ups.source()?;
         self.make_journal()?;
         let usual = MountOptions::default();
         let options = MountOptions {
@@ -152,7 +152,9 @@ impl AttachDirectory {
         // Before anything is mounted: a signal in between must not leave it mounted.
         let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
         let (mount, report) = netram_mount::Mount::begin(&self.dir, &self.on, options)?;
-        let _monitor = ups::guard(ups, mount.journal().disk_demand())?;
+        if let Some(ups) = &ups {
+            mount.journal().watch_ups(ups).context("watching the UPS")?;
+        }
         let record = MountRecord::keep(&self.dir, &self.on);
         print_report(&self.dir, &report, self.json)?;
         notify("READY=1");

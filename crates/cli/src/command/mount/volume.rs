@@ -48,6 +48,11 @@ impl VolumeMount {
         }
         let there = registry().find(&volume)?.filter(|entry| entry.alive);
         if let Some(entry) = there {
+            if !ups.arguments().is_empty() {
+                output::remark(
+                    "the volume is attached already: it watches the UPS that it was attached with, not --ups",
+                );
+            }
             return VolumeMount::resume(dir, volume, entry.record);
         }
         if source_of(&dir).is_some() {

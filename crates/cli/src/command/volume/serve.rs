@@ -17,7 +17,7 @@ use super::opener::start_control;
 use super::{absolute, device_server, refuse_attached};
 use crate::options::DurationArg;
 use crate::output;
-use crate::ups::{self, UpsArgs};
+use crate::ups::UpsArgs;
 
 /// Serve a volume to network block device (NBD) clients
 ///
@@ -96,11 +96,14 @@ impl ServeVolume {
             Some(files) => TlsMode::Require(TlsKeys::load(files)?),
             None => TlsMode::Off,
         };
-        let ups = self.ups.place()?;
+        let ups = self.ups.source()?;
         let what = || format!("serving {}", self.volume.display());
         let mut settings = VolumePaths::at(&path).settings().with_context(what)?;
         settings.journal.patience = self.patience.map(|time| time.0).or(settings.journal.patience);
         let (volume, _) = Volume::open_with(&path, &settings).with_context(what)?;
+        if let Some(ups) = &ups {
+            volume.journal().watch_ups(ups).context("watching the UPS")?;
+        }
         let volume = Arc::new(volume);
         let device: Arc<dyn BlockDevice> = Arc::<Volume>::clone(&volume);
         let config = NbdServerConfig {
@@ -119,7 +122,6 @@ impl ServeVolume {
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("waiting for signals")?;
         let server = Arc::new(NbdServer::start(config)?);
         let control = control(&volume, &server);
-        let monitor = ups::guard(ups, volume.journal().disk_demand())?;
         for address in server.addresses() {
             output::announce(format_args!("listening {address}"));
         }
@@ -132,7 +134,7 @@ impl ServeVolume {
                 _ => break,
             }
         }
-        drop((control, monitor));
+        drop(control);
         let counters = server.stats();
         let left = Arc::into_inner(server).map_or(0, NbdServer::stop);
         tracing::info!(?counters, "clients were served");

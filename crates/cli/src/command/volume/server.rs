@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::opener::start_control;
 use crate::options::DurationArg;
-use crate::ups::{self, UpsArgs};
+use crate::ups::UpsArgs;
 use anyhow::{Result, anyhow};
 use netram_attach::{AttachMethod, AttachServeError, serve, serve_nbd, serve_ublk};
 use netram_volume::{BlockDevice, Volume, VolumeOpenError, VolumePaths};
@@ -68,7 +68,7 @@ pub(super) fn serve_volume(
     ups: &UpsArgs,
     serve: impl FnOnce(DeviceOpener<'_>) -> Result<(), AttachServeError>,
 ) -> Result<()> {
-    let mut ups = ups.place()?;
+    let ups = ups.source()?;
     let mut opened = None;
     let open = || {
         if let Err(error) = netram_process::hide_memory() {
@@ -79,16 +79,18 @@ pub(super) fn serve_volume(
         let (volume, _) = Volume::open_with(volume, &settings)?;
         let volume = Arc::new(volume);
         let control = start_control(&volume, || None);
-        let monitor = ups::guard(ups.take(), volume.journal().disk_demand());
-        let monitor = monitor
-            .inspect_err(|error| tracing::error!(error = format_args!("{error:#}"), "no UPS is watched"));
-        opened = Some((Arc::clone(&volume), control, monitor));
+        if let Some(ups) = &ups
+            && let Err(error) = volume.journal().watch_ups(ups)
+        {
+            tracing::error!(%error, "no UPS is watched");
+        }
+        opened = Some((Arc::clone(&volume), control));
         Ok::<Arc<dyn BlockDevice>, VolumeOpenError>(volume)
     };
     let served = serve(Box::new(open));
     // Even if the device failed, what was written is brought to the disk.
-    let closed = opened.map_or(Ok(()), |(volume, control, monitor)| {
-        drop((control, monitor));
+    let closed = opened.map_or(Ok(()), |(volume, control)| {
+        drop(control);
         match Arc::into_inner(volume) {
             Some(volume) => volume.close().map_err(anyhow::Error::new),
             None => Err(anyhow!(

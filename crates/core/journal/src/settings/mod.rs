@@ -19,15 +19,19 @@
 //! | `window` | `NETRAM_WINDOW` | bytes that may be only in lenders' memory | 8 MiB |
 //! | `patience` | `NETRAM_PATIENCE` | how long an opening waits for lenders that must answer; `0s` means 0.5 s | 30 s |
 //! | `metrics` | `NETRAM_METRICS` | where the process serves its metrics: `127.0.0.1:9464`, or `unix:/PATH` | none |
+//! | `ups` | `NETRAM_UPS` | the UPS that feeds this machine, `NAME@HOST`: on battery, commits wait for the disk, too | none |
+//! | `ups-user`, `ups-password-file` | `NETRAM_UPS_USER`, `NETRAM_UPS_PASSWORD_FILE` | login at its upsd, which then waits for this machine | none |
 //! | | `NETRAM_ACCEPT_LOSS` | open even if acknowledged records may be missing | |
 //!
 //! The last one is a decision for one opening, so a file cannot make it.
 
 mod file;
 mod lenders;
+mod ups;
 
 pub use file::SettingsFile;
 pub use lenders::{AUTO, LenderName, together};
+pub use ups::UpsSettings;
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -39,6 +43,7 @@ use netram_proto::journal::CommitRule;
 use netram_telemetry::MetricsAddress;
 use netram_transport::multicast::TTL_DEFAULT;
 use netram_transport::{MulticastGroup, NetAddress, Security, SecurityError, WaitPolicy};
+use netram_ups::UpsSourceError;
 use serde::Deserialize;
 
 use crate::config::{JournalConfig, MulticastOptions};
@@ -87,6 +92,8 @@ pub struct JournalSettings {
     pub patience: Option<Duration>,
     /// Where the process serves its metrics while the journal is open.
     pub metrics: Option<MetricsAddress>,
+    /// The UPS that feeds this machine.
+    pub ups: UpsSettings,
     /// The store is opened even if acknowledged records may be missing.
     pub accept_loss: bool,
 }
@@ -123,6 +130,9 @@ pub enum SettingsError {
     /// The protection of the links cannot be chosen.
     #[error(transparent)]
     Security(#[from] SecurityError),
+    /// The UPS is named wrongly, or its login cannot be used.
+    #[error("the UPS: {0}")]
+    Ups(#[from] UpsSourceError),
     /// Lenders are to be found, and the cluster file is invalid.
     #[error(transparent)]
     Cluster(#[from] ClusterFileError),
@@ -147,6 +157,9 @@ struct RawSettings {
     window: Option<toml::Value>,
     patience: Option<toml::Value>,
     metrics: Option<String>,
+    ups: Option<String>,
+    ups_user: Option<String>,
+    ups_password_file: Option<PathBuf>,
 }
 
 impl JournalSettings {
@@ -235,6 +248,7 @@ impl JournalSettings {
         set(&mut self.datagram_bytes, &variable, "NETRAM_DATAGRAM")?;
         set(&mut self.ttl, &variable, "NETRAM_TTL")?;
         set(&mut self.metrics, &variable, "NETRAM_METRICS")?;
+        self.ups = self.ups.with_environment(&variable);
         if let Some(window) = variable("NETRAM_WINDOW") {
             self.window_bytes = Some(size("NETRAM_WINDOW", &window)?);
         }
@@ -277,6 +291,7 @@ impl JournalSettings {
                 ttl: self.ttl.unwrap_or(TTL_DEFAULT),
             }),
             metrics: self.metrics.clone(),
+            ups: self.ups.source()?,
             accept_loss: self.accept_loss,
             ..usual
         })
@@ -335,6 +350,12 @@ impl RawSettings {
                 .metrics
                 .map(|metrics| value("metrics", &metrics))
                 .transpose()?,
+            ups: UpsSettings {
+                name: self.ups,
+                user: self.ups_user,
+                password_file: self.ups_password_file,
+            }
+            .at(directory),
             accept_loss: false,
         })
     }
@@ -440,7 +461,7 @@ mod tests {
     fn the_keys_of_a_file_become_the_fields() {
         let settings = load(
             "lenders = [\"tcp://10.0.0.2:7420\", \"unix:/run/lend.sock\"]\nkey-file = \"cluster.key\"\n\
-             members = 1\nrule = 1\nmulticast = \"239.1.2.3:7421%eth1\"\nwait = \"spin\"\nmetrics = \"127.0.0.1:9464\"\npatience = \"2m\"\nwindow = \"1MiB\"\none-domain = true\n",
+             members = 1\nrule = 1\nmulticast = \"239.1.2.3:7421%eth1\"\nwait = \"spin\"\nmetrics = \"127.0.0.1:9464\"\nups = \"rack@h\"\nups-user = \"u\"\nups-password-file = \"p\"\npatience = \"2m\"\nwindow = \"1MiB\"\none-domain = true\n",
         )
         .unwrap();
         assert_eq!(settings.lenders.len(), 2);
