@@ -199,8 +199,8 @@ fn a_copy_that_is_older_than_the_last_resync_is_sent_everything() {
     assert!(pair.disk().begin_resync(Some(old)).unwrap().all);
 }
 
-/// A full disk may have done a write that it refuses. The blocks chosen with it then counted as sent: the copy
-/// called itself whole, and had older bytes there.
+/// A full disk may have done a write that it refuses. The blocks chosen with it then counted as sent: the
+/// copy called itself whole, and had older bytes there.
 #[test]
 fn blocks_whose_choice_the_disk_refused_are_chosen_again() {
     let mut pair = Pair::new(LOG, BYTES);
