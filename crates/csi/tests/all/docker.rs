@@ -110,3 +110,38 @@ fn options_of_a_volume_are_checked_before_it_is_made() {
     let listed = ask(&machine, "VolumeDriver.List", json!({})).unwrap();
     assert_eq!(listed["Volumes"], json!([]));
 }
+
+#[test]
+fn volumes_of_a_driver_in_a_container_are_the_machines_and_outlive_it() {
+    let Some(mut machine) = Machine::with_container("csi-container") else {
+        return;
+    };
+    let mut options = json!(machine.class());
+    options["size"] = "64MiB".into();
+    ask(
+        &machine,
+        "VolumeDriver.Create",
+        json!({ "Name": "db", "Opts": options }),
+    )
+    .unwrap();
+    let user = json!({ "Name": "db", "ID": "one" });
+    let mounted = ask(&machine, "VolumeDriver.Mount", user.clone()).unwrap();
+    let greeting = format!("{}/greeting", mounted["Mountpoint"].as_str().unwrap());
+    fs::write(machine.on_machine(&greeting), "hello").unwrap();
+    assert!(
+        !std::path::Path::new(&greeting).exists(),
+        "only the machine has the mount"
+    );
+    let scopes = fs::read_to_string(machine.path("scopes")).unwrap();
+    assert!(
+        scopes.contains("--scope") && scopes.contains("volume attach"),
+        "{scopes}"
+    );
+    machine.kill_container();
+    assert_eq!(
+        fs::read_to_string(machine.on_machine(&greeting)).unwrap(),
+        "hello"
+    );
+    ask(&machine, "VolumeDriver.Unmount", user).unwrap();
+    ask(&machine, "VolumeDriver.Remove", json!({ "Name": "db" })).unwrap();
+}

@@ -10,71 +10,49 @@ use crate::api::volume_capability::access_mode::Mode;
 use crate::api::*;
 use crate::testbed::{MIB, Machine, mounted, range};
 
+/// Changes a request to create the volume `taken`.
+type Change = fn(&mut CreateVolumeRequest);
+
+/// Requests that cannot be met, and why.
+const CASES: [(Code, &str, Change); 7] = [
+    (Code::AlreadyExists, "another size", |request| {
+        request.capacity_range = Some(range(65 * MIB));
+    }),
+    (Code::AlreadyExists, "other parameters", |request| {
+        request.parameters.insert("rule".into(), "any".into());
+    }),
+    (Code::InvalidArgument, "no parameter copies", |request| {
+        request.parameters.insert("copies".into(), "2".into());
+    }),
+    (Code::InvalidArgument, "one machine at a time", |request| {
+        request.volume_capabilities = vec![mounted(Mode::MultiNodeMultiWriter)];
+    }),
+    (Code::OutOfRange, "at most", |request| {
+        request.name = "large".into();
+        request.capacity_range = Some(range(i64::MAX));
+    }),
+    (Code::ResourceExhausted, "--node-deployment", |request| {
+        let place = ("topology.csi.netram.io/node".to_owned(), "node-2".to_owned());
+        let segments = HashMap::from([place]);
+        request.accessibility_requirements = Some(TopologyRequirement {
+            requisite: vec![Topology { segments }],
+            preferred: Vec::new(),
+        });
+    }),
+    (Code::InvalidArgument, "--recovery-keys", |request| {
+        request.name = "kept".into();
+        let address = "tcp://127.0.0.1:1".to_owned();
+        request.parameters.insert("dataLender".into(), address);
+    }),
+];
+
 #[test]
 fn requests_that_cannot_be_met_say_why() {
     let Some(machine) = Machine::for_kubernetes("csi-refused") else {
         return;
     };
     machine.create("taken", |_| ()).unwrap();
-    let elsewhere = Topology {
-        segments: HashMap::from([("topology.csi.netram.io/node".to_owned(), "node-2".to_owned())]),
-    };
-    type Change = Box<dyn FnOnce(&mut CreateVolumeRequest)>;
-    let cases: [(Code, &str, Change); 7] = [
-        (
-            Code::AlreadyExists,
-            "another size",
-            Box::new(|request| request.capacity_range = Some(range(65 * MIB))),
-        ),
-        (
-            Code::AlreadyExists,
-            "other parameters",
-            Box::new(|request| {
-                request.parameters.insert("rule".into(), "any".into());
-            }),
-        ),
-        (
-            Code::InvalidArgument,
-            "no parameter copies",
-            Box::new(|request| {
-                request.parameters.insert("copies".into(), "2".into());
-            }),
-        ),
-        (
-            Code::InvalidArgument,
-            "one machine at a time",
-            Box::new(|request| request.volume_capabilities = vec![mounted(Mode::MultiNodeMultiWriter)]),
-        ),
-        (
-            Code::OutOfRange,
-            "at most",
-            Box::new(|request| {
-                request.name = "large".into();
-                request.capacity_range = Some(range(i64::MAX));
-            }),
-        ),
-        (
-            Code::ResourceExhausted,
-            "--node-deployment",
-            Box::new(|request| {
-                request.accessibility_requirements = Some(TopologyRequirement {
-                    requisite: vec![elsewhere],
-                    preferred: Vec::new(),
-                });
-            }),
-        ),
-        (
-            Code::InvalidArgument,
-            "--recovery-keys",
-            Box::new(|request| {
-                request.name = "kept".into();
-                request
-                    .parameters
-                    .insert("dataLender".into(), "tcp://127.0.0.1:1".into());
-            }),
-        ),
-    ];
-    for (code, why, change) in cases {
+    for (code, why, change) in CASES {
         let said = machine.create("taken", change).unwrap_err();
         assert_eq!(said.code(), code, "{said}");
         assert!(said.message().contains(why), "{why}: {said}");
@@ -86,11 +64,8 @@ fn requests_that_cannot_be_met_say_why() {
         .unwrap_err();
     assert_eq!(said.code(), Code::InvalidArgument, "{said}");
     assert!(!machine.path("volumes/odd").exists());
-    assert_eq!(
-        machine.delete("../taken").map_err(|said| said.code()),
-        Ok(()),
-        "nothing has that id"
-    );
+    let deleted = machine.delete("../taken").map_err(|said| said.code());
+    assert_eq!(deleted, Ok(()), "nothing has that id");
     assert!(machine.path("volumes/taken").exists());
 }
 

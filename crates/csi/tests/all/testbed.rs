@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use netram_testkit::{CommandOutput, LenderProcess, clean, finish, netram, program, skipped, start};
+use rustix::process::{Pid, Signal, kill_process};
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
@@ -28,7 +30,22 @@ pub(crate) struct Machine {
     driver: Option<Child>,
     /// Arguments that start the driver.
     arguments: Vec<String>,
+    /// Whether the driver has only the process ids of its machine, as in a container.
+    in_container: bool,
 }
+
+/// Process 1 of a machine, which starts the driver in a container again whenever it ends.
+const CONTAINERS: &str = r#"
+    mount --make-rshared /
+    while :; do unshare --mount --propagation slave -- "$0" "$@" & wait $!; done
+"#;
+/// Stands for systemd's program, which here has nothing to start a scope with.
+const SYSTEMD_RUN: &str = r#"#!/bin/sh
+    echo "$*" >> "${0%/*}/scopes"
+    while [ "$1" != -- ]; do shift; done
+    shift
+    exec "$@"
+"#;
 
 impl Machine {
     /// Returns `None` if the machine lacks something; the test printed that it is skipped.
@@ -65,8 +82,14 @@ impl Machine {
                 .build()
                 .unwrap(),
             driver: None,
+            in_container: arguments.iter().any(|argument| argument == "--in-container"),
             arguments,
         };
+        if machine.in_container {
+            let program = machine.path("systemd-run");
+            fs::write(&program, SYSTEMD_RUN).unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        }
         machine.start();
         Some(machine)
     }
@@ -89,6 +112,16 @@ impl Machine {
         })
     }
 
+    /// A machine with process ids of its own, whose volume plugin is in a container of it.
+    pub(crate) fn with_container(name: &str) -> Option<Machine> {
+        Machine::with_driver(name, |directory| {
+            let socket = directory.join("socket").display().to_string();
+            ["docker", "--in-container", "--socket", &socket]
+                .map(str::to_owned)
+                .into()
+        })
+    }
+
     pub(crate) fn socket(&self) -> PathBuf {
         self.directory.path().join("socket")
     }
@@ -98,17 +131,32 @@ impl Machine {
     }
 
     fn command(&self) -> Command {
-        let mut command = clean(Command::new(env!("CARGO_BIN_EXE_netram-csi")));
-        command
-            .args(&self.arguments)
-            .env("NETRAM_VOLUME_RUN", self.path("run"));
-        command
+        let driver = env!("CARGO_BIN_EXE_netram-csi");
+        let mut command = match self.in_container {
+            false => Command::new(driver),
+            true => {
+                let path = std::env::var("PATH").unwrap();
+                let mut machine = Command::new("unshare");
+                machine
+                    .args(["--pid", "--fork", "--kill-child", "--mount", "--mount-proc"])
+                    .args(["--", "sh", "-c", CONTAINERS, driver])
+                    .env("PATH", format!("{}:{path}", self.directory.path().display()));
+                machine
+            }
+        };
+        command.args(&self.arguments);
+        clean(command)
     }
 
     /// Starts the driver, and waits until it answers.
     pub(crate) fn start(&mut self) {
         let mut command = self.command();
+        command.env("NETRAM_VOLUME_RUN", self.path("run"));
         self.driver = Some(start(&mut command));
+        self.wait_until_it_listens();
+    }
+
+    fn wait_until_it_listens(&mut self) {
         let until = Instant::now() + PATIENCE;
         while UnixStream::connect(self.socket()).is_err() {
             assert!(Instant::now() < until, "the driver does not listen");
@@ -118,16 +166,44 @@ impl Machine {
         }
     }
 
-    /// Runs a second driver beside the first, to its end.
-    pub(crate) fn second(&self, socket: &str) -> CommandOutput {
-        let ours = self.socket().display().to_string();
-        let mut command = clean(Command::new(env!("CARGO_BIN_EXE_netram-csi")));
-        command.args(
-            self.arguments
-                .iter()
-                .map(|argument| argument.replace(&ours, socket)),
-        );
-        finish(&mut command)
+    /// Returns the driver in a container, and the machine's process 1.
+    fn contained(&self) -> (Pid, Pid) {
+        let socket = self.socket().display().to_string();
+        let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<i32>().ok();
+        let ours = |pid: &i32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            let is_driver = program == Path::new(env!("CARGO_BIN_EXE_netram-csi"));
+            is_driver && String::from_utf8_lossy(&line).contains(&socket)
+        };
+        let mut processes = fs::read_dir("/proc").unwrap().flatten().filter_map(number);
+        let driver = processes.find(ours).expect("the driver runs");
+        let status = fs::read_to_string(format!("/proc/{driver}/status")).unwrap();
+        let parent = status
+            .lines()
+            .find_map(|line| line.strip_prefix("PPid:"))
+            .unwrap();
+        let pid = |number: i32| Pid::from_raw(number).unwrap();
+        (pid(driver), pid(parent.trim().parse().unwrap()))
+    }
+
+    /// Returns a path by which this process reaches a file of the machine that has containers.
+    pub(crate) fn on_machine(&self, path: &str) -> PathBuf {
+        let (_, first) = self.contained();
+        PathBuf::from(format!("/proc/{}/root{path}", first.as_raw_nonzero()))
+    }
+
+    /// Kills the driver in its container, and waits until another one listens.
+    pub(crate) fn kill_container(&mut self) {
+        let (driver, _) = self.contained();
+        kill_process(driver, Signal::KILL).unwrap();
+        let gone = || !Path::new(&format!("/proc/{}", driver.as_raw_nonzero())).exists();
+        let until = Instant::now() + PATIENCE;
+        while !gone() {
+            assert!(Instant::now() < until, "it does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.wait_until_it_listens();
     }
 
     /// Kills the driver by SIGKILL.
@@ -140,12 +216,20 @@ impl Machine {
     /// Ends the driver as an update does.
     pub(crate) fn end_driver(&mut self) {
         let mut driver = self.driver.take().unwrap();
-        rustix::process::kill_process(
-            rustix::process::Pid::from_child(&driver),
-            rustix::process::Signal::TERM,
-        )
-        .unwrap();
+        kill_process(Pid::from_child(&driver), Signal::TERM).unwrap();
         assert!(driver.wait().unwrap().success());
+    }
+
+    /// Runs a second driver beside the first, to its end.
+    pub(crate) fn second(&self, socket: &str) -> CommandOutput {
+        let ours = self.socket().display().to_string();
+        let mut command = clean(Command::new(env!("CARGO_BIN_EXE_netram-csi")));
+        command.args(
+            self.arguments
+                .iter()
+                .map(|argument| argument.replace(&ours, socket)),
+        );
+        finish(&mut command)
     }
 
     /// Runs `netram` on this machine's volumes.
