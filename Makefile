@@ -25,7 +25,7 @@ OWN     := $(DESTDIR)$(PREFIX)/lib/netram
 # The loader finds a library once its cache knows it; a stage, or an install without root, is not in the cache.
 LDCONFIG := @if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then ldconfig; fi
 
-.PHONY: help demo drawing test users guest fuzz miri soak bench build lab wheel install install-lab uninstall clean need-cargo
+.PHONY: help demo drawing test users guest csi-test fuzz miri soak bench build lab wheel install install-lab uninstall clean need-cargo
 .DEFAULT_GOAL := help
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo "make test              install what the tests need, then check everything"
 	@echo "make users [SECONDS=]  file systems and databases on a volume that is killed under them (default five minutes)"
 	@echo "make guest             a volume attached by the kernel's ublk, in a guest under QEMU that is cut off"
+	@echo "make csi-test          Kubernetes' own test of storage drivers, on the volumes of netram-csi; needs root and Go"
 	@echo "make fuzz [SECONDS=]   every parser and machine, fed by libFuzzer (default ten minutes)"
 	@echo "make miri              tests of the formats, in Miri; needs a nightly toolchain that has it"
 	@echo "make soak [SECONDS=]   all long tests one after the other: simulator, faults, users and others (default an hour)"
@@ -63,6 +64,9 @@ users: need-cargo
 
 guest: need-cargo
 	scripts/guest.sh
+
+csi-test: need-cargo
+	scripts/csi-test.sh
 
 fuzz: need-cargo
 	scripts/fuzz.sh $(SECONDS)

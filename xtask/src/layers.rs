@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 43] = [
+const LAYERS: [(&str, u8); 44] = [
     ("netram-lab", 10),
     ("netram-bench", 9),
     ("netram-drawing", 8),
@@ -21,6 +21,7 @@ const LAYERS: [(&str, u8); 43] = [
     ("netram-sim", 7),
     ("netram", 6),
     ("netram-cli", 6),
+    ("netram-csi", 6),
     ("librvm", 6),
     ("netram-python", 6),
     ("netram-sqlite-extension", 6),
