@@ -40,7 +40,7 @@ use crate::volumes::VolumeDirectory;
 /// How long requests may take that are being carried out when this process is to end.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What ends when the process is to end.
+/// A future that ends when the process is to end.
 type BoxedStop = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Volumes of netram for Kubernetes, Docker and Podman

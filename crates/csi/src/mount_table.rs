@@ -9,7 +9,7 @@ pub(crate) struct TableMount {
     pub target: PathBuf,
     /// The device, for a file system on one.
     pub source: String,
-    /// What of the file system is mounted there.
+    /// The part of the file system that is mounted there.
     pub root: String,
     /// Kind of the file system.
     pub kind: String,

@@ -55,7 +55,7 @@ pub(crate) enum VolumeSpace {
 pub(crate) struct VolumeNode {
     /// The volumes.
     pub volumes: VolumeDirectory,
-    /// What requests work on.
+    /// The volumes that requests work on.
     pub pending: PendingRequests,
 }
 

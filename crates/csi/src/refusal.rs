@@ -8,7 +8,7 @@ pub(crate) enum VolumeRefusal {
     /// The request cannot be carried out as it is: repeating it is of no use.
     #[error("{0}")]
     Invalid(String),
-    /// There is no such volume on this machine.
+    /// The volume does not exist on this machine.
     #[error("there is no volume {0} on this machine; `netram volume list DIRECTORY` shows those that exist")]
     NotFound(String),
     /// Another volume has the name, or the volume is published in another way.

@@ -7,7 +7,7 @@ pub struct MetricFamily {
     pub name: &'static str,
     /// The kind of its values.
     pub kind: MetricKind,
-    /// What the number means, and when to worry.
+    /// Meaning of the number, and when to worry.
     pub help: &'static str,
 }
 

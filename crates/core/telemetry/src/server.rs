@@ -129,7 +129,7 @@ impl Drop for MetricsServer {
     }
 }
 
-/// What the thread owns.
+/// State of the thread.
 struct Page {
     listener: PageListener,
     registry: &'static MetricsRegistry,

@@ -19,10 +19,10 @@ pub struct UpsSource {
 /// Why settings name no UPS that can be watched.
 #[derive(Debug, thiserror::Error)]
 pub enum UpsSourceError {
-    /// There is a user or a password file, and no UPS.
+    /// A user or a password file is named, and no UPS.
     #[error("the user of upsd and its password file need the name of a UPS")]
     Nameless,
-    /// There is a user without a password file, or a password file without a user.
+    /// A user is named without a password file, or a password file without a user.
     #[error("the user of upsd and its password file belong together")]
     HalfLogin,
     /// The name is not one.
