@@ -22,6 +22,7 @@ mod mount_volume;
 mod moving;
 mod neighbour;
 mod old_snapshot;
+mod orders;
 mod play;
 mod proof;
 mod replica;

@@ -156,7 +156,7 @@ impl JournalState {
         let (rule, named) = (wanted.rule, wanted.lenders.join(", "));
         let members = wanted.wanted;
         self.events.note(format!(
-            "{members} members with rule `{rule}` were asked for, of: {named}"
+            "rule `{rule}` and {members} as the number of members were asked for, of {named}"
         ));
         if let Some(key) = key {
             core.security = key;

@@ -93,7 +93,7 @@ fn risk(risk: &RiskReport) -> (String, String) {
 }
 
 fn lately(event: &JournalEvent, now: Duration) -> String {
-    let ago = now.saturating_sub(Duration::from_secs(event.unix_seconds));
+    let ago = Duration::from_secs(now.as_secs().saturating_sub(event.unix_seconds));
     format!("{} ago: {}", output::age(ago), event.what)
 }
 
