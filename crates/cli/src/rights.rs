@@ -12,8 +12,8 @@ use netram_process::rights::{PathOwner, become_user, owner_of};
 use crate::output;
 
 /// Nouns whose commands work on files. `run` starts a program of the caller's, with the caller's rights.
-const NOUNS: [&str; 10] = [
-    "journal", "key", "lender", "man", "mount", "rvm", "shared", "sqlite", "status", "volume",
+const NOUNS: [&str; 11] = [
+    "explain", "journal", "key", "lender", "man", "mount", "rvm", "shared", "sqlite", "status", "volume",
 ];
 /// Arguments that are no data of a user's. The owner of a key and of a cluster file is checked where it is
 /// read, and a store's where it is opened; the rest is root's choice and only read.

@@ -169,7 +169,7 @@ faults! {
     reporting_a_cut_off_commit_as_done_is_found: CutOffIsDone breaks [8];
     believing_a_retried_sync_is_found: SyncRetried breaks [9];
     taking_a_refusal_for_a_failed_disk_is_found: RefusalIsFinal breaks [17];
-    trimming_above_stable_is_found: TrimAboveStable breaks [1, 10];
+    trimming_above_stable_is_found: TrimAboveStable breaks [1, 10, 25];
     overrunning_a_window_is_found: OverrunAccepted breaks [2, 10, 11];
     believing_a_length_is_found: LengthBelieved breaks [11];
     flushed_before_it_is_synced_is_found: FlushedBeforeSync breaks [12];

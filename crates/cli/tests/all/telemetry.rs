@@ -120,6 +120,26 @@ impl Watched {
     }
 }
 
+/// Each alert has a row that says what is wrong and what to do, and no row is of an alert that is gone.
+#[test]
+fn each_alert_has_its_row_in_the_guide() {
+    let rules = fs::read_to_string(shipped("netram.rules.yml")).unwrap();
+    let alerts = rules
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let mut alerts: Vec<&str> = alerts.collect();
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/operations/alerts.md");
+    let guide = fs::read_to_string(guide).unwrap();
+    let rows = guide.lines().filter_map(|line| line.strip_prefix("| `Netram"));
+    let mut rows: Vec<String> = rows
+        .filter_map(|row| Some(format!("Netram{}", row.split_once('`')?.0)))
+        .collect();
+    alerts.sort_unstable();
+    rows.sort_unstable();
+    assert!(!alerts.is_empty());
+    assert_eq!(rows, alerts);
+}
+
 #[test]
 fn every_process_has_metrics_and_promtool_accepts_them() {
     if !has_program("promtool") {

@@ -357,8 +357,12 @@ fn the_manual_page_lists_every_setting() {
         std::fs::read_to_string(crate::common::root().join(path)).expect("the file is in the tree")
     };
     let page = read("packaging/librvm/rvm.3").replace("\\-", "-");
-    let settings =
-        read("crates/core/journal/src/settings/mod.rs") + &read("crates/memory/store/src/settings.rs");
+    let settings = [
+        "core/journal/src/settings/mod.rs",
+        "core/journal/src/settings/ups.rs",
+        "memory/store/src/settings.rs",
+    ];
+    let settings = settings.map(|file| read(&format!("crates/{file}"))).concat();
     let variables: BTreeSet<&str> = settings
         .split('"')
         .filter(|word| word.starts_with("NETRAM_") && !word.contains(' '))

@@ -187,7 +187,9 @@ fn walk(kind: &DataKind, owner: u32) {
                 ran.err
             );
             canary.lives(&what);
-            assert!(ran.code != 101 && ran.code < 128, "{what}");
+            // A server on a busy machine may be told to stop before it can take the signal.
+            let is_told = words.contains(&"serve") && ran.code == 128 + 15;
+            assert!(ran.code != 101 && (ran.code < 128 || is_told), "{what}");
             fs::remove_dir_all(&place).unwrap();
         }
     }

@@ -52,11 +52,19 @@ pub struct DataAtRisk {
     pub age: Nanos,
 }
 
-/// When the bytes that no disk has were acknowledged, in steps of a tick or more.
-#[derive(Clone, Debug, Default)]
+/// When the bytes that no disk has were acknowledged, in steps of a tick or more. Ticks allocate nothing.
+#[derive(Clone, Debug)]
 pub(super) struct AckTimes {
     /// Everything below the LSN had been acknowledged at the time. In order.
     steps: Vec<(Time, Lsn)>,
+}
+
+impl Default for AckTimes {
+    fn default() -> AckTimes {
+        AckTimes {
+            steps: Vec::with_capacity(STEPS_MAX),
+        }
+    }
 }
 
 impl AckTimes {
@@ -67,8 +75,10 @@ impl AckTimes {
         }
         if self.steps.len() == STEPS_MAX {
             // Two steps become one, with the time of the earlier: data is never younger than reported.
-            let pairs = self.steps.chunks_exact(2);
-            self.steps = pairs.map(|pair| (pair[0].0, pair[1].1)).collect();
+            for index in 0..STEPS_MAX / 2 {
+                self.steps[index] = (self.steps[2 * index].0, self.steps[2 * index + 1].1);
+            }
+            self.steps.truncate(STEPS_MAX / 2);
         }
         self.steps.push((now, acked));
     }
