@@ -10,12 +10,14 @@
 //! | [`this_program`] | returns the path of the running program's file |
 //! | [`die_with_parent`] | makes the kernel kill this process when its parent ends |
 //! | [`hide_memory`] | keeps this process out of core dumps and debuggers |
+//! | [`abort_guard`] | ends the process when a thread that others wait for panics |
 //! | [`files`] | opens files in directories that another user may be able to write |
 //! | [`lines`] | reads lines that another process sends over a socket |
 //! | [`rights`] | says with whose rights root works on a path, and takes them |
 //! | [`secret`] | checks mode and owner of a file that holds a secret |
 #![forbid(unsafe_code)]
 
+pub mod abort_guard;
 pub mod files;
 pub mod lines;
 pub mod rights;
