@@ -249,14 +249,28 @@ impl RawLender {
 
 /// Returns the cluster file to read; `None`: there is none.
 fn usual_file() -> Option<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    // If the lookup fails, the file may exist: reading it says why it cannot be read (rule 17).
+    let exists = |file: &PathBuf| file.try_exists().unwrap_or(true);
+    let is_named = variable(CLUSTER_VARIABLE).is_some();
+    places().into_iter().find(|file| is_named || exists(file))
+}
+
+/// Returns where this user's programs look first for a cluster file: a new one is put there.
+pub fn new_cluster_file() -> PathBuf {
+    places().swap_remove(0)
+}
+
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Returns where the file may be, the first place first.
+fn places() -> Vec<PathBuf> {
     if let Some(named) = variable(CLUSTER_VARIABLE) {
-        return Some(named.into());
+        return vec![named.into()];
     }
     let is_root = rustix::process::geteuid().is_root();
-    let places = files_of_user(is_root, variable("XDG_CONFIG_HOME"), variable("HOME"));
-    // If the lookup fails, the file may exist: reading it says why it cannot be read (rule 17).
-    places.into_iter().find(|file| file.try_exists().unwrap_or(true))
+    files_of_user(is_root, variable("XDG_CONFIG_HOME"), variable("HOME"))
 }
 
 fn files_of_user(is_root: bool, config: Option<OsString>, home: Option<OsString>) -> Vec<PathBuf> {

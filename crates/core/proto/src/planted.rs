@@ -113,6 +113,13 @@ pub enum PlantedFault {
     UnrecordedRemoved,
     /// (17) A background thread ends at the first refused call.
     ServiceThreadEnds,
+    /// (17) A mount's server that takes over executes every request again that the killed one left
+    /// unanswered.
+    ExecutedForgotten,
+    /// (17) A mount's server that takes over replays contents over the files that programs have open.
+    ContentsReplayed,
+    /// (5) A mount's server that takes over trims the journal without syncing the files.
+    TakenOverUnsynced,
     /// (24) A log that is a copy, or older than a segment, is applied to the segment.
     StampIgnored,
     /// (17) Recovery of a database trusts the page cache after a failed sync.
@@ -185,7 +192,7 @@ pub enum PlantedFault {
 
 impl PlantedFault {
     /// All faults, in the order of their rules.
-    pub const ALL: [PlantedFault; 85] = [
+    pub const ALL: [PlantedFault; 88] = [
         PlantedFault::AnyInsteadOfRule,
         PlantedFault::StaleAckCounts,
         PlantedFault::MulticastCountsAsHeld,
@@ -238,6 +245,9 @@ impl PlantedFault {
         PlantedFault::RefusalIsFinal,
         PlantedFault::UnrecordedRemoved,
         PlantedFault::ServiceThreadEnds,
+        PlantedFault::ExecutedForgotten,
+        PlantedFault::ContentsReplayed,
+        PlantedFault::TakenOverUnsynced,
         PlantedFault::StampIgnored,
         PlantedFault::CacheTrusted,
         PlantedFault::RefusalIsFailure,

@@ -55,6 +55,9 @@ pub trait ConnectionHandler {
     /// drain the waker here. Then all resting connections are greeted again.
     fn on_woken(&mut self) {}
 
+    /// Notes that the acceptor has gone round its loop, once in the interval of its housekeeping.
+    fn on_housekeeping(&mut self) {}
+
     /// Whether there is a permit left. If not, new clients are told that the server is busy.
     fn has_permit(&self) -> bool;
 
@@ -365,5 +368,6 @@ impl<H: ConnectionHandler> Acceptor<H> {
         if let Some(count) = self.flood.due(self.now) {
             tracing::warn!(count, "further handshakes failed");
         }
+        self.handler.on_housekeeping();
     }
 }

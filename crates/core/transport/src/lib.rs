@@ -36,6 +36,7 @@
 //! | [`listen_socket`] | a listening socket without a protocol; its scope |
 //! | [`multicast`] | encrypted datagrams to a group, unordered and unreliable |
 //! | [`poll`], [`wait`] | waiting for many links; spin, yield or block |
+//! | [`yield_history`] | whether it pays to yield |
 #![deny(unsafe_code)]
 
 pub mod acceptor;
@@ -69,6 +70,7 @@ mod sys;
 mod tcp;
 mod unix;
 pub mod wait;
+pub mod yield_history;
 
 pub use acceptor::{Acceptor, AcceptorLimits, ConnectionHandler, GreetOutcome};
 pub use address::{NetAddress, NetAddressError, NetHost};
@@ -86,4 +88,4 @@ pub use owner::{OwnerId, OwnerKey, check_proof};
 pub use poll::{Interest, Poller, ReadyEvent, ReadyEvents, Waker};
 pub use preamble::{VersionRange, WIRE_VERSION};
 pub use security::{ListenSecurity, Security, SecurityError};
-pub use wait::{WaitPolicy, WaitStep};
+pub use wait::{WaitPolicy, WaitStep, may_yield, yield_core};
