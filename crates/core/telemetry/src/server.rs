@@ -1,11 +1,11 @@
-//! The page of metrics: one thread serves `GET /metrics` and `GET /health`.
+//! A server of pages: one thread answers GET requests, by default those for `/metrics` and `/health`.
 //!
 //! The thread waits for its sockets together, so a slow reader delays nobody. Each connection has one answer
-//! and a deadline. At most [`CONNECTIONS_MAX`] are open; all get the same text for [`TEXT_AGE_MAX`].
+//! and a deadline. At most [`CONNECTIONS_MAX`] are open. The answers are a [`PageHandler`]'s.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,19 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::address::MetricsAddress;
 use crate::limit::{
     ACCEPT_PAUSE, CONNECTION_TIMEOUT, CONNECTIONS_MAX, CROWDED_TIMEOUT, DISCARD_BYTES_MAX, REQUEST_BYTES_MAX,
-    TEXT_AGE_MAX,
 };
+use crate::pages::MetricsPages;
 use crate::registry::MetricsRegistry;
-use crate::request::{Answer, answer_to};
-use crate::samples::MetricsFormat;
+use crate::request::PageRequest;
 use crate::socket::{PageListener, PageStream};
 
-/// A page of metrics that is being served. Dropping it ends that.
+/// The answers of a server of pages.
+pub trait PageHandler: Send {
+    /// The bytes of the response. The server's one thread calls this: it computes, and waits for nothing.
+    fn respond(&mut self, request: &PageRequest) -> Arc<[u8]>;
+}
+
+/// Pages that are being served. Dropping it ends that.
 #[derive(Debug)]
 pub struct MetricsServer {
     address: MetricsAddress,
@@ -62,6 +67,18 @@ impl MetricsServer {
         address: &MetricsAddress,
         registry: &'static MetricsRegistry,
     ) -> Result<MetricsServer, MetricsServerError> {
+        MetricsServer::serve(address, "netram-metrics", Box::new(MetricsPages::new(registry)))
+    }
+
+    /// Serves the pages of `handler` at `address`, by a thread of this name.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn serve(
+        address: &MetricsAddress,
+        thread: &str,
+        handler: Box<dyn PageHandler>,
+    ) -> Result<MetricsServer, MetricsServerError> {
         let refused = |source: io::Error| match source.kind() {
             ErrorKind::AddrInUse => MetricsServerError::InUse(address.clone()),
             _ => MetricsServerError::Bind {
@@ -76,14 +93,13 @@ impl MetricsServer {
         let stop = Arc::new(stop);
         let page = Page {
             listener,
-            registry,
+            handler,
             stop: Arc::clone(&stop),
             connections: Vec::with_capacity(CONNECTIONS_MAX),
-            texts: [None, None],
             accept_after: None,
         };
         let thread = std::thread::Builder::new()
-            .name("netram-metrics".to_owned())
+            .name(thread.to_owned())
             .spawn(move || page.run())
             .map_err(MetricsServerError::System)?;
         Ok(MetricsServer {
@@ -99,15 +115,15 @@ impl MetricsServer {
     /// # Errors
     /// Those of [`start`](Self::start).
     pub fn shared(address: &MetricsAddress) -> Result<Arc<MetricsServer>, MetricsServerError> {
-        static PAGES: Mutex<Vec<(MetricsAddress, Weak<MetricsServer>)>> = Mutex::new(Vec::new());
+        let registry = MetricsRegistry::of_process();
         // Each operation is one call on the list, so a panic elsewhere leaves it consistent.
-        let mut pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pages = registry.pages.lock().unwrap_or_else(PoisonError::into_inner);
         pages.retain(|(_, page)| page.strong_count() > 0);
         let found = pages.iter().find(|(asked, _)| asked == address);
         if let Some(page) = found.and_then(|(_, page)| page.upgrade()) {
             return Ok(page);
         }
-        let page = Arc::new(MetricsServer::start(address, MetricsRegistry::of_process())?);
+        let page = Arc::new(MetricsServer::start(address, registry)?);
         pages.push((address.clone(), Arc::downgrade(&page)));
         Ok(page)
     }
@@ -132,20 +148,11 @@ impl Drop for MetricsServer {
 /// State of the thread.
 struct Page {
     listener: PageListener,
-    registry: &'static MetricsRegistry,
+    handler: Box<dyn PageHandler>,
     stop: Arc<OwnedFd>,
     connections: Vec<Connection>,
-    /// The last text of each format.
-    texts: [Option<PageText>; 2],
     /// When connections are accepted again, after the system refused one.
     accept_after: Option<Instant>,
-}
-
-/// A response that is given to all that ask for a while.
-#[derive(Clone)]
-struct PageText {
-    made: Instant,
-    response: Arc<[u8]>,
 }
 
 struct Connection {
@@ -241,8 +248,9 @@ impl Page {
     fn turn(&mut self, ready: &[bool]) {
         let mut connections = std::mem::take(&mut self.connections);
         let mut ready = ready.iter();
+        let handler = &mut *self.handler;
         connections.retain_mut(|connection| match ready.next() {
-            Some(true) => match connection.turn(&mut |answer| self.respond(answer)) {
+            Some(true) => match connection.turn(handler) {
                 Ok(goes_on) => goes_on,
                 Err(error) => matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
             },
@@ -250,36 +258,11 @@ impl Page {
         });
         self.connections = connections;
     }
-
-    fn respond(&mut self, answer: Answer) -> Arc<[u8]> {
-        match answer {
-            Answer::Metrics(format) => self.text(format),
-            Answer::Health => response("200 OK", "text/plain; charset=utf-8", "ok\n"),
-            Answer::Refused(status, why) => {
-                response(status, "text/plain; charset=utf-8", &format!("{why}\n"))
-            }
-        }
-    }
-
-    fn text(&mut self, format: MetricsFormat) -> Arc<[u8]> {
-        let kept = &mut self.texts[usize::from(format == MetricsFormat::Prometheus)];
-        let now = Instant::now();
-        if let Some(text) = kept.as_ref().filter(|text| now - text.made < TEXT_AGE_MAX) {
-            return Arc::clone(&text.response);
-        }
-        let body = self.registry.text(format);
-        let response = response("200 OK", format.content_type(), &body);
-        *kept = Some(PageText {
-            made: now,
-            response: Arc::clone(&response),
-        });
-        response
-    }
 }
 
 impl Connection {
     /// Handles a socket that is ready. Returns whether the connection goes on.
-    fn turn(&mut self, respond: &mut dyn FnMut(Answer) -> Arc<[u8]>) -> io::Result<bool> {
+    fn turn(&mut self, handler: &mut dyn PageHandler) -> io::Result<bool> {
         let mut chunk = [0; REQUEST_BYTES_MAX];
         match &mut self.step {
             Step::Receiving(received) => {
@@ -289,8 +272,12 @@ impl Connection {
                     return Ok(false);
                 }
                 received.extend_from_slice(&chunk[..bytes]);
-                if let Some(answer) = answer_to(received) {
-                    self.step = Step::Sending(respond(answer), 0);
+                if let Some(read) = PageRequest::read(received, self.stream.peer()) {
+                    let response = match &read {
+                        Ok(request) => handler.respond(request),
+                        Err(refusal) => refusal.encode(),
+                    };
+                    self.step = Step::Sending(response, 0);
                 }
             }
             Step::Sending(response, sent) => {
@@ -308,14 +295,4 @@ impl Connection {
         }
         Ok(true)
     }
-}
-
-fn response(status: &str, content_type: &str, body: &str) -> Arc<[u8]> {
-    let bytes = body.len();
-    format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {bytes}\r\nAllow: GET\r\n\
-         Cache-Control: no-store\r\nConnection: close\r\n\r\n{body}"
-    )
-    .into_bytes()
-    .into()
 }

@@ -1,7 +1,7 @@
 //! The sockets of the page, over TCP and in the file system.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -89,6 +89,14 @@ impl AsFd for PageListener {
 }
 
 impl PageStream {
+    /// The address of the other side, of a connection over TCP.
+    pub(crate) fn peer(&self) -> Option<IpAddr> {
+        match self {
+            PageStream::Tcp(stream) => stream.peer_addr().ok().map(|address| address.ip()),
+            PageStream::Unix(_) => None,
+        }
+    }
+
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             PageStream::Tcp(stream) => stream.read(into),

@@ -108,7 +108,7 @@ fn a_huge_request_is_refused_and_its_end_is_not_awaited() {
 #[test]
 fn readers_that_never_read_or_ask_cost_their_places_and_no_more() {
     let source = Arc::new(LongPage);
-    MetricsRegistry::of_process().add(&source);
+    let _kept = MetricsRegistry::of_process().add(&source);
     let server = serve("127.0.0.1:0");
     let address = tcp(&server);
     // Half of them ask for a page that fits no buffer and do not read it, the others do not even ask.
@@ -132,7 +132,7 @@ fn readers_that_never_read_or_ask_cost_their_places_and_no_more() {
 #[test]
 fn a_slow_reader_delays_nobody() {
     let source = Arc::new(LongPage);
-    MetricsRegistry::of_process().add(&source);
+    let _kept = MetricsRegistry::of_process().add(&source);
     let server = serve("127.0.0.1:0");
     let mut slow = connect(tcp(&server));
     slow.write_all(&GET[..10]).unwrap();
