@@ -3,9 +3,11 @@
 //!
 //! ```text
 //!  0  "NETRAMFC"
-//!  8  version u32 | the journal's id u128 | lsn u64
+//!  8  version u32 (1 or 2) | the journal's id u128 | lsn u64
 //! 36  the next node, how many nodes; then of each, as numbers of seven bits a byte:
 //!     node | kind | mode | user | group | inode | made_ns | how many names, and of each: its directory, its length, its bytes
+//!     of a mount that outlives its server (version 2): its reign, how many requests were executed and may be sent
+//!     again, and of each: its number and the inode of its reply
 //!     CRC-32C of all before it, u32
 //! ```
 
@@ -16,11 +18,14 @@ use crate::change::{
     DirectoryDecodeError, DirectoryEntry, FileOwner, InodeId, InodeKind, InodeSpec, bytes, made_node,
     node_kind, put_bytes,
 };
+use crate::executed::ExecutedRequests;
 use crate::limit::{INODE_ID_END, INODES_MAX, NAME_BYTES_MAX};
 use crate::name_table::{InodeIdentity, NameTable};
 
 const MAGIC: &[u8; 8] = b"NETRAMFC";
 const VERSION: u32 = 1;
+/// Version with the requests of a mount that outlives its server.
+const VERSION_WITH_REQUESTS: u32 = 2;
 const CRC_BYTES: usize = 4;
 
 /// Snapshot of a directory's names before the record at `lsn`.
@@ -32,6 +37,8 @@ pub struct Catalog {
     pub lsn: Lsn,
     /// Names, inodes and their identities at `lsn`.
     pub names: NameTable,
+    /// Requests that were executed before `lsn` and may be sent again; `None` if no server can take over.
+    pub executed: Option<ExecutedRequests>,
 }
 
 /// Why bytes cannot be read as a catalog.
@@ -49,7 +56,8 @@ impl Catalog {
     /// Encodes the catalog in the format above, checksum included.
     pub fn encode(&self) -> Vec<u8> {
         let mut to = MAGIC.to_vec();
-        to.extend_from_slice(&VERSION.to_le_bytes());
+        let version = self.executed.as_ref().map_or(VERSION, |_| VERSION_WITH_REQUESTS);
+        to.extend_from_slice(&version.to_le_bytes());
         to.extend_from_slice(&self.journal.0.to_le_bytes());
         to.extend_from_slice(&self.lsn.0.to_le_bytes());
         put_varint(&mut to, self.names.next().0);
@@ -77,6 +85,9 @@ impl Catalog {
                 put_bytes(&mut to, place.name);
             }
         }
+        if let Some(executed) = &self.executed {
+            executed.put(&mut to);
+        }
         let crc = crc32c(&to);
         to.extend_from_slice(&crc.to_le_bytes());
         to
@@ -99,15 +110,16 @@ impl Catalog {
             return Err(CatalogError::Damaged);
         }
         let mut from = ByteReader::new(&checked[MAGIC.len()..]);
-        match from.u32() {
-            Ok(VERSION) => (),
+        let has_requests = match from.u32() {
+            Ok(VERSION) => false,
+            Ok(VERSION_WITH_REQUESTS) => true,
             _ => return Err(CatalogError::Foreign),
-        }
-        read(&mut from).map_err(|_| CatalogError::Damaged)
+        };
+        read(&mut from, has_requests).map_err(|_| CatalogError::Damaged)
     }
 }
 
-fn read(from: &mut ByteReader<'_>) -> Result<Catalog, DirectoryDecodeError> {
+fn read(from: &mut ByteReader<'_>, has_requests: bool) -> Result<Catalog, DirectoryDecodeError> {
     let (journal, lsn) = (JournalId(from.u128()?), Lsn(from.u64()?));
     let (next, count) = (from.varint()?, from.varint()? as usize);
     if !(1..=INODES_MAX).contains(&count) {
@@ -144,6 +156,9 @@ fn read(from: &mut ByteReader<'_>) -> Result<Catalog, DirectoryDecodeError> {
     }
     for (node, directory, name) in places {
         let place = DirectoryEntry { directory, name };
+        if NameTable::is_orphan_place(node, place) && names.keep_orphan(node) {
+            continue;
+        }
         let sound = names.kind(directory) == Some(InodeKind::Directory) && names.look_up(place).is_none();
         if !sound || node == InodeId::ROOT {
             return Err(DirectoryDecodeError::Fields);
@@ -154,8 +169,17 @@ fn read(from: &mut ByteReader<'_>) -> Result<Catalog, DirectoryDecodeError> {
         return Err(DirectoryDecodeError::Fields);
     }
     names.set_next(next);
+    let executed = match has_requests {
+        true => Some(ExecutedRequests::read(from)?),
+        false => None,
+    };
     match from.rest() {
-        [] => Ok(Catalog { journal, lsn, names }),
+        [] => Ok(Catalog {
+            journal,
+            lsn,
+            names,
+            executed,
+        }),
         _ => Err(DirectoryDecodeError::Fields),
     }
 }
@@ -237,24 +261,47 @@ mod tests {
             journal: JournalId(77),
             lsn: Lsn(4096),
             names,
+            executed: None,
         }
     }
 
     #[test]
     fn an_encoded_catalog_decodes_to_itself() {
         assert_eq!(Catalog::decode(&catalog().encode()), Ok(catalog()));
+        assert_eq!(Catalog::decode(&surviving().encode()), Ok(surviving()));
+        assert!(surviving().names.is_orphan(InodeId(3)));
+    }
+
+    /// A catalog of a mount that outlives its server, with a file that has lost its names.
+    fn surviving() -> Catalog {
+        let mut catalog = catalog();
+        for (directory, name) in [(2, "000001"), (1, "second")] {
+            let at = DirectoryEntry {
+                directory: InodeId(directory),
+                name: name.as_bytes(),
+            };
+            let removed = catalog.names.apply_keeping(&DirectoryChange::Remove { at }, true);
+            assert_eq!(removed, Ok(None));
+        }
+        let mut executed = ExecutedRequests::new(9);
+        for number in [2, 1 << 40] {
+            executed.add_recorded(executed.id(number), InodeId(number));
+        }
+        catalog.executed = Some(executed);
+        catalog
     }
 
     #[test]
     fn a_truncated_or_changed_catalog_is_refused() {
-        let whole = catalog().encode();
-        for cut in 0..whole.len() {
-            assert!(Catalog::decode(&whole[..cut]).is_err(), "cut at {cut}");
-        }
-        for at in 0..whole.len() {
-            let mut changed = whole.clone();
-            changed[at] ^= 0x10;
-            assert!(Catalog::decode(&changed).is_err(), "changed at {at}");
+        for whole in [catalog().encode(), surviving().encode()] {
+            for cut in 0..whole.len() {
+                assert!(Catalog::decode(&whole[..cut]).is_err(), "cut at {cut}");
+            }
+            for at in 0..whole.len() {
+                let mut changed = whole.clone();
+                changed[at] ^= 0x10;
+                assert!(Catalog::decode(&changed).is_err(), "changed at {at}");
+            }
         }
     }
 }

@@ -5,12 +5,16 @@
 //!  0  inode u64                          0  operation u8, then its fields:
 //!  8  offset u64                            numbers as varints (seven bits a byte); names and values after their length
 //! 16  the bytes
+//!
+//! A change of names or of an extended attribute, on a mount that outlives its server, ends with its request:
+//! reign and number. A file that loses its last name is then kept under a hidden one.
 //! ```
 
 use netram_proto::id::Lsn;
 use netram_proto::port::RecordKind;
 use netram_proto::wire::{ByteReader, ShortInputError, put_varint};
 
+use crate::executed::RequestId;
 use crate::limit::{INODE_ID_END, NAME_BYTES_MAX, TARGET_BYTES_MAX, XATTR_BYTES_MAX};
 use crate::name_table::InodeIdentity;
 
@@ -166,8 +170,8 @@ pub enum DirectoryChange<'a> {
         node: InodeId,
         /// Type, permissions, owner and link target.
         spec: InodeSpec<'a>,
-        /// Identity of the file, which is made on the disk before its record. `None` for directories and
-        /// symbolic links, which are made after it.
+        /// Identity of the inode, if it is made on the disk before its record: files are, and on a mount that
+        /// outlives its server everything is.
         identity: Option<InodeIdentity>,
     },
     /// Gives a file one more name.
@@ -214,6 +218,9 @@ pub enum DirectoryChange<'a> {
         lsn: Lsn,
     },
 }
+
+/// A decoded record: the change and its request. `None`: the record is the journal's own.
+pub type DecodedRecord<'a> = Option<(DirectoryChange<'a>, Option<RequestId>)>;
 
 /// Why a record is not a change of a directory: it is damaged, or belongs to something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -309,31 +316,50 @@ impl<'a> DirectoryChange<'a> {
         }
     }
 
-    /// Decodes a record. `None` for a record kind that belongs to the journal itself.
+    /// Decodes a record with the request that asked for the change, if it has one. `None` for a record kind
+    /// that belongs to the journal itself.
     ///
     /// # Errors
     ///
     /// See [`DirectoryDecodeError`].
-    pub fn decode(
-        kind: RecordKind,
-        payload: &'a [u8],
-    ) -> Result<Option<DirectoryChange<'a>>, DirectoryDecodeError> {
+    pub fn decode(kind: RecordKind, payload: &'a [u8]) -> Result<DecodedRecord<'a>, DirectoryDecodeError> {
         let mut from = ByteReader::new(payload);
         match kind {
-            KIND_WRITE => Ok(Some(DirectoryChange::Write {
-                node: InodeId(from.u64()?),
-                offset: from.u64()?,
-                bytes: from.rest(),
-            })),
+            KIND_WRITE => {
+                let change = DirectoryChange::Write {
+                    node: InodeId(from.u64()?),
+                    offset: from.u64()?,
+                    bytes: from.rest(),
+                };
+                Ok(Some((change, None)))
+            }
             KIND_CHANGE => {
                 let change = decode(from.u8()?, &mut from)?;
+                let request = match change.has_request() && !from.rest().is_empty() {
+                    true => Some(RequestId::read(&mut from)?),
+                    false => None,
+                };
                 match from.rest() {
-                    [] => Ok(Some(change)),
+                    [] => Ok(Some((change, request))),
                     _ => Err(DirectoryDecodeError::Fields),
                 }
             }
             RecordKind(own) if own < 16 => Ok(None),
             RecordKind(other) => Err(DirectoryDecodeError::Kind(other)),
+        }
+    }
+
+    /// Whether a record of the change may name its request: executed twice, the change would have another
+    /// result.
+    pub(crate) fn has_request(&self) -> bool {
+        self.is_of_names() || matches!(self, DirectoryChange::SetXattr { .. })
+    }
+
+    /// The inode that the reply to the change's request names; the root if it names none.
+    pub(crate) fn replied_node(&self) -> InodeId {
+        match self {
+            DirectoryChange::Make { node, .. } | DirectoryChange::Link { node, .. } => *node,
+            _ => InodeId::ROOT,
         }
     }
 

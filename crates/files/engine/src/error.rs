@@ -48,6 +48,9 @@ pub enum CheckpointError {
     /// A file's attributes could not be read.
     #[error("reading a file's attributes: {0}")]
     Stat(IoError),
+    /// A file that has no name left could not be removed.
+    #[error("removing a file that has no name left: {0}")]
+    Orphan(IoError),
     /// The journal's own storage failed.
     #[error("the journal: {0}")]
     Log(LogError),
@@ -64,6 +67,7 @@ impl CheckpointError {
             | CheckpointError::Open(error)
             | CheckpointError::CatalogIo(error)
             | CheckpointError::Stat(error)
+            | CheckpointError::Orphan(error)
             | CheckpointError::Log(LogError::Io(error)) => error,
             CheckpointError::Log(_) | CheckpointError::Wait(_) => IoError::EIO,
         }
@@ -101,6 +105,12 @@ pub enum DirectoryOpenError {
     /// The journal has records, but the catalog that they refer to is missing.
     #[error("the journal has records, but the catalog that they refer to is missing; restore it")]
     NoCatalog,
+    /// The catalog is not that of a mount that outlives its server, or there is none.
+    #[error("the directory is not mounted so that another server can continue, or was recovered since")]
+    NotContinued,
+    /// A sync of the disk failed, so that its content is unknown.
+    #[error("syncing the disk: {0}")]
+    Sync(IoError),
     /// The journal does not contain the records that follow the catalog.
     #[error("the catalog ends at LSN {catalog}, but the journal holds LSN {head} to {tail}")]
     Gap {

@@ -58,6 +58,9 @@ pub trait FileTree: Send + Sync {
     /// good sync may be assumed to be on the disk, not even after a later good sync.
     fn sync_handle(&self, held: &Self::SyncHandle) -> Result<(), IoError>;
 
+    /// Makes everything durable, with the guarantee of [`FileTree::sync_handle`].
+    fn sync_disk(&self) -> Result<(), IoError>;
+
     /// Drops a file's page cache if possible, so that reads return what the disk has. After a failed sync the
     /// cache shows bytes that the disk never got, although later syncs succeed. A program that missed the
     /// failure would take these bytes for durable.

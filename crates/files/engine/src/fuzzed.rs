@@ -7,6 +7,7 @@ use crate::change::{
     AttributeChange, DirectoryChange, DirectoryEntry, FallocateMode, FileOwner, FileTime, InodeId, InodeKind,
     InodeSpec,
 };
+use crate::executed::{ExecutedRequests, RequestId};
 use crate::name_table::NameTable;
 
 /// A catalog of a directory that contains one file.
@@ -16,10 +17,13 @@ pub fn a_catalog() -> Catalog {
         let change = make(number, kind, number - 1);
         names.apply(&change).expect("a name that is free");
     }
+    let mut executed = ExecutedRequests::new(2);
+    executed.add_recorded(executed.id(4), InodeId(3));
     Catalog {
         journal: JournalId(5),
         lsn: Lsn(640),
         names,
+        executed: Some(executed),
     }
 }
 
@@ -40,10 +44,14 @@ fn make(number: u64, kind: InodeKind, directory: u64) -> DirectoryChange<'static
     }
 }
 
-/// Checks that a decoded change encodes and decodes to itself.
-pub fn check(change: &DirectoryChange<'_>, payload: &[u8]) {
-    let again = [&change.head()[..], change.tail()].concat();
-    assert_eq!(DirectoryChange::decode(change.kind(), &again), Ok(Some(*change)));
+/// Checks that a decoded change encodes and decodes to itself, with its request.
+pub fn check(change: &DirectoryChange<'_>, request: Option<RequestId>, payload: &[u8]) {
+    let mut again = [&change.head()[..], change.tail()].concat();
+    if let Some(request) = request {
+        request.put(&mut again);
+    }
+    let decoded = DirectoryChange::decode(change.kind(), &again);
+    assert_eq!(decoded, Ok(Some((*change, request))));
     assert!(
         again.len() <= payload.len(),
         "the encoder writes the shortest form"
@@ -100,5 +108,14 @@ pub fn change_seeds() -> Vec<Vec<u8>> {
         DirectoryChange::Revoked { lsn: Lsn(64) },
     ];
     let one = |change: &DirectoryChange<'_>| [&[change.kind().0], &change.head()[..], change.tail()].concat();
-    changes.iter().map(one).collect()
+    let request = RequestId { reign: 2, number: 6 };
+    let requested = changes
+        .iter()
+        .filter(|change| change.has_request())
+        .map(|change| {
+            let mut record = one(change);
+            request.put(&mut record);
+            record
+        });
+    changes.iter().map(one).chain(requested).collect()
 }

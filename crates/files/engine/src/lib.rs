@@ -10,7 +10,8 @@
 //! | module | does |
 //! |---|---|
 //! | [`JournaledDirectory`] | an open directory: changes, syncs, checkpoints |
-//! | `recover` | replays the journal into the disk after a crash |
+//! | `recover` | replays the journal into the disk after a crash, or its names after the end of a server |
+//! | [`ExecutedRequests`] | requests that are sent again, and whether they were executed |
 //! | [`PeriodicTask`] | schedule of a task that is repeated, and retried after errors |
 //! | [`NameTable`] | all inodes and their names |
 //! | [`DirectoryChange`], [`Catalog`] | the formats |
@@ -27,6 +28,7 @@ mod change;
 mod directory;
 mod dirty_ranges;
 mod error;
+mod executed;
 mod file_tree;
 #[doc(hidden)]
 pub mod fuzzed;
@@ -40,12 +42,13 @@ mod recover;
 
 pub use catalog::{Catalog, CatalogError};
 pub use change::{
-    AttributeChange, DirectoryChange, DirectoryDecodeError, DirectoryEntry, FallocateMode, FileOwner,
-    FileTime, InodeId, InodeKind, InodeSpec, KIND_CHANGE, KIND_WRITE,
+    AttributeChange, DecodedRecord, DirectoryChange, DirectoryDecodeError, DirectoryEntry, FallocateMode,
+    FileOwner, FileTime, InodeId, InodeKind, InodeSpec, KIND_CHANGE, KIND_WRITE,
 };
 pub use directory::{DirectoryOptions, DirectoryStatus, JournaledDirectory, OpenFile};
 pub use dirty_ranges::DirtyRanges;
 pub use error::{ChangeError, CheckpointError, DirectoryOpenError};
+pub use executed::{ExecutedRequests, RequestId};
 pub use file_tree::{CatalogStore, FileTree, ListedEntry};
 pub use name_table::{InodeIdentity, NameError, NameTable};
 pub use periodic_task::{PeriodicTask, TaskNotice, TaskOutcome};

@@ -15,6 +15,9 @@ pub const INODES_MAX: usize = 1 << 20;
 pub const INODE_ID_END: u64 = 1 << 62;
 /// Prefix, before an inode's number, of the temporary names that recovery uses.
 pub const ASIDE_PREFIX: &[u8] = b".netram-aside-";
+/// Prefix, before an inode's number, of the name of a file that has lost its last one and that programs may
+/// still have open. It is in the root directory, where no program finds it.
+pub const ORPHAN_PREFIX: &[u8] = b".netram-aside-orphan-";
 /// Name of a new file until its record is held. Only one exists at a time.
 pub const STAGED_NAME: &[u8] = b".netram-aside-new";
 /// Attempts at making a file whose identity no earlier record has. On a file system without birth times, any

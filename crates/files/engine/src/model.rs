@@ -400,6 +400,11 @@ impl FileTree for MemoryDisk {
         Ok(())
     }
 
+    fn sync_disk(&self) -> Result<(), IoError> {
+        let inodes: Vec<u64> = self.state.lock().unwrap().inodes.keys().copied().collect();
+        { inodes.iter() }.try_for_each(|inode| self.sync_handle(inode))
+    }
+
     fn drop_cache(&self, path: &[u8]) {
         let mut inside = self.state.lock().unwrap();
         let inode = inside.find(path).ok();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::change::{DirectoryChange, DirectoryEntry, FileOwner, InodeId, InodeKind, InodeSpec};
-use crate::limit::{ASIDE_PREFIX, INODES_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX};
+use crate::limit::{ASIDE_PREFIX, INODES_MAX, NAME_BYTES_MAX, ORPHAN_PREFIX, PATH_BYTES_MAX};
 
 /// Identifies a file on its disk, distinct from every other that the disk has or has had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,6 +58,9 @@ pub(crate) struct InodeEntry {
     pub(crate) identity: Option<InodeIdentity>,
     children: BTreeMap<Box<[u8]>, InodeId>,
     names: Vec<(InodeId, Box<[u8]>)>,
+    /// Whether it has lost its last name and is kept for the programs that have it open. Its only name is
+    /// then the hidden one on the disk.
+    is_orphan: bool,
 }
 
 /// All inodes and their names.
@@ -77,6 +80,7 @@ impl NameTable {
             identity: None,
             children: BTreeMap::new(),
             names: Vec::new(),
+            is_orphan: false,
         };
         NameTable {
             nodes: BTreeMap::from([(InodeId::ROOT, root)]),
@@ -125,6 +129,48 @@ impl NameTable {
     pub(crate) fn unidentified(&self) -> impl Iterator<Item = InodeId> {
         let unknown = |(node, entry): (&InodeId, &InodeEntry)| entry.identity.is_none().then_some(*node);
         self.nodes.iter().filter_map(unknown)
+    }
+
+    /// Whether a file has lost its last name and is kept for the programs that have it open.
+    pub fn is_orphan(&self, node: InodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|entry| entry.is_orphan)
+    }
+
+    /// Whether an inode has a name that a program can find.
+    pub fn is_named(&self, node: InodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|entry| !entry.is_orphan)
+    }
+
+    /// All files that have lost their last name.
+    pub fn orphans(&self) -> impl Iterator<Item = InodeId> {
+        let orphans = self.nodes.iter().filter(|(_, entry)| entry.is_orphan);
+        orphans.map(|(node, _)| *node)
+    }
+
+    /// Whether this is the hidden name of a file that has lost its last one.
+    pub(crate) fn is_orphan_place(node: InodeId, at: DirectoryEntry<'_>) -> bool {
+        at.directory == InodeId::ROOT && *at.name == *orphan_name(node)
+    }
+
+    /// Keeps a file without a name under its hidden one. `false`: it has a name, or is no file.
+    pub(crate) fn keep_orphan(&mut self, node: InodeId) -> bool {
+        let Some(entry) = self.nodes.get_mut(&node) else {
+            return false;
+        };
+        let keeps = entry.kind == InodeKind::File && entry.names.is_empty();
+        if keeps {
+            entry.is_orphan = true;
+            entry.names.push((InodeId::ROOT, orphan_name(node)));
+        }
+        keeps
+    }
+
+    /// Drops a file that has lost its last name. Returns its identity.
+    pub(crate) fn drop_orphan(&mut self, node: InodeId) -> Option<InodeIdentity> {
+        match self.is_orphan(node) {
+            true => self.nodes.remove(&node)?.identity,
+            false => None,
+        }
     }
 
     /// Number of names of an inode.
@@ -199,7 +245,7 @@ impl NameTable {
                 }
             }
             DirectoryChange::Link { node, at } => {
-                match self.kind(node) {
+                match self.kind(node).filter(|_| self.is_named(node)) {
                     None => return Err(NameError::Missing),
                     Some(InodeKind::Directory) => return Err(NameError::IsDirectory),
                     Some(_) => (),
@@ -299,6 +345,20 @@ impl NameTable {
         outer == InodeId::ROOT
     }
 
+    /// File that loses its last name by the change.
+    pub(crate) fn orphaned(&self, change: &DirectoryChange<'_>) -> Option<InodeId> {
+        let node = match *change {
+            DirectoryChange::Remove { at } => self.look_up(at),
+            DirectoryChange::Rename {
+                from,
+                to,
+                exchange: false,
+            } => self.look_up(to).filter(|node| self.look_up(from) != Some(*node)),
+            _ => None,
+        };
+        node.filter(|node| self.kind(*node) == Some(InodeKind::File) && self.links(*node) == 1)
+    }
+
     /// Inode that loses a name by the change, by removal or replacement. It may be gone afterwards.
     pub(crate) fn displaced(&self, change: &DirectoryChange<'_>) -> Option<InodeId> {
         match *change {
@@ -314,6 +374,19 @@ impl NameTable {
     ///
     /// As [`NameTable::check`]; nothing has changed then.
     pub fn apply(&mut self, change: &DirectoryChange<'_>) -> Result<Option<InodeId>, NameError> {
+        self.apply_keeping(change, false)
+    }
+
+    /// As [`NameTable::apply`]. `keeps`: a file that loses its last name is kept under a hidden one.
+    ///
+    /// # Errors
+    ///
+    /// As [`NameTable::check`]; nothing has changed then.
+    pub fn apply_keeping(
+        &mut self,
+        change: &DirectoryChange<'_>,
+        keeps: bool,
+    ) -> Result<Option<InodeId>, NameError> {
         self.check(change)?;
         match *change {
             DirectoryChange::Make {
@@ -333,8 +406,8 @@ impl NameTable {
                 self.name(node, at);
                 Ok(None)
             }
-            DirectoryChange::Remove { at } => Ok(self.remove_name(at)),
-            DirectoryChange::Rename { from, to, exchange } => Ok(self.rename(from, to, exchange)),
+            DirectoryChange::Remove { at } => Ok(self.remove_name(at, keeps)),
+            DirectoryChange::Rename { from, to, exchange } => Ok(self.rename(from, to, exchange, keeps)),
             DirectoryChange::SetAttributes { node, attributes } => {
                 if let Some(entry) = self.nodes.get_mut(&node) {
                     entry.mode = attributes.mode.unwrap_or(entry.mode);
@@ -360,6 +433,7 @@ impl NameTable {
             identity: None,
             children: BTreeMap::new(),
             names: Vec::new(),
+            is_orphan: false,
         };
         self.nodes.insert(node, entry);
         self.next = self.next.max(node.0 + 1);
@@ -375,14 +449,14 @@ impl NameTable {
         }
     }
 
-    /// Removes a name. Returns its inode if that was the last one.
-    fn remove_name(&mut self, at: DirectoryEntry<'_>) -> Option<InodeId> {
+    /// Removes a name. Returns its inode if that was the last one and the inode is gone.
+    fn remove_name(&mut self, at: DirectoryEntry<'_>, keeps: bool) -> Option<InodeId> {
         let node = self.nodes.get_mut(&at.directory)?.children.remove(at.name)?;
         let entry = self.nodes.get_mut(&node)?;
         entry
             .names
             .retain(|(directory, name)| (*directory, &name[..]) != (at.directory, at.name));
-        if entry.names.is_empty() {
+        if entry.names.is_empty() && !(keeps && self.keep_orphan(node)) {
             self.nodes.remove(&node);
             return Some(node);
         }
@@ -394,6 +468,7 @@ impl NameTable {
         from: DirectoryEntry<'_>,
         to: DirectoryEntry<'_>,
         exchange: bool,
+        keeps: bool,
     ) -> Option<InodeId> {
         let (node, there) = (self.look_up(from)?, self.look_up(to));
         if there == Some(node) {
@@ -401,7 +476,7 @@ impl NameTable {
             return None;
         }
         let gone = match (exchange, there) {
-            (false, Some(_)) => self.remove_name(to),
+            (false, Some(_)) => self.remove_name(to, keeps),
             _ => None,
         };
         self.move_name(node, from, to);
@@ -434,6 +509,11 @@ impl NameTable {
             *place = (to.directory, to.name.into());
         }
     }
+}
+
+/// Hidden name of a file that has lost its last one.
+pub(crate) fn orphan_name(node: InodeId) -> Box<[u8]> {
+    [ORPHAN_PREFIX, node.0.to_string().as_bytes()].concat().into()
 }
 
 #[cfg(test)]

@@ -4,14 +4,16 @@ use netram_proto::port::IoError;
 
 use crate::change::{DirectoryChange, FileOwner, InodeId, InodeKind, InodeSpec};
 use crate::file_tree::FileTree;
-use crate::name_table::NameTable;
+use crate::name_table::{NameTable, orphan_name};
 
 /// A change of names expressed in paths.
 pub(crate) struct PathOp {
     step: Step,
     pub(crate) path: Vec<u8>,
-    /// Directories whose entries change.
+    /// Inodes to be synced for the change: directories whose entries change.
     pub(crate) directories: [Option<InodeId>; 2],
+    /// Hidden name that the file which loses its last name gets.
+    orphan: Option<Box<[u8]>>,
 }
 
 enum Step {
@@ -19,16 +21,20 @@ enum Step {
     Link(Vec<u8>),
     Remove(bool),
     Rename(Vec<u8>, bool),
+    SetXattr(Vec<u8>, Option<Vec<u8>>),
 }
 
 impl PathOp {
-    /// Translates a change. `None`: a directory that it names is gone.
-    pub(crate) fn of(names: &NameTable, change: &DirectoryChange<'_>) -> Option<PathOp> {
+    /// Translates a change. `keeps`: a file that loses its last name is kept. `None`: a directory that it
+    /// names is gone.
+    pub(crate) fn of(names: &NameTable, change: &DirectoryChange<'_>, keeps: bool) -> Option<PathOp> {
+        let orphan = names.orphaned(change).filter(|_| keeps).map(orphan_name);
         let deed = |path, step, directories| {
             Some(PathOp {
                 step,
                 path,
                 directories,
+                orphan: orphan.clone(),
             })
         };
         match *change {
@@ -56,6 +62,10 @@ impl PathOp {
                     [Some(from.directory), Some(to.directory)],
                 )
             }
+            DirectoryChange::SetXattr { node, name, value } => {
+                let step = Step::SetXattr(name.to_vec(), value.map(<[u8]>::to_vec));
+                deed(names.path(node)?, step, [Some(node), None])
+            }
             _ => None,
         }
     }
@@ -72,8 +82,21 @@ impl PathOp {
                 },
             ),
             Step::Link(of) => tree.link(of, &self.path),
-            Step::Remove(directory) => tree.remove(&self.path, *directory),
-            Step::Rename(to, exchange) => tree.rename(&self.path, to, *exchange),
+            Step::Remove(directory) => match &self.orphan {
+                Some(orphan) => tree.rename(&self.path, orphan, false),
+                None => tree.remove(&self.path, *directory),
+            },
+            Step::Rename(to, exchange) => {
+                if let Some(orphan) = &self.orphan {
+                    tree.link(to, orphan)?;
+                }
+                let renamed = tree.rename(&self.path, to, *exchange);
+                if let (Err(_), Some(orphan)) = (&renamed, &self.orphan) {
+                    let _ = tree.remove(orphan, false);
+                }
+                renamed
+            }
+            Step::SetXattr(name, value) => tree.set_xattr(&self.path, name, value.as_deref()),
         }
     }
 }

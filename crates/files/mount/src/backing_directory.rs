@@ -122,6 +122,24 @@ impl BackingDirectory {
         })
     }
 
+    /// Opens the directory beneath what is mounted at a path.
+    pub(crate) fn open_beneath(dir: &Path) -> Result<BackingDirectory, BackingDirectoryError> {
+        Ok(BackingDirectory {
+            directory: OpenDirectory::beneath_mounts(dir).map_err(at(dir))?,
+            dir: dir.to_path_buf(),
+        })
+    }
+
+    /// Whether the directory can be opened when something is mounted over it. Only root can, and not if the
+    /// directory is itself another file system's root.
+    pub(crate) fn is_reachable_beneath(dir: &Path) -> bool {
+        let attributes = |opened: BackingDirectory| opened.attributes();
+        let beneath = BackingDirectory::open_beneath(dir).and_then(attributes);
+        let itself = BackingDirectory::open(dir).and_then(attributes);
+        let is_same = |(one, other): (Stat, Stat)| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino);
+        beneath.ok().zip(itself.ok()).is_some_and(is_same)
+    }
+
     /// The open directory.
     pub(crate) fn handle(&self) -> &OpenDirectory {
         &self.directory
@@ -276,6 +294,7 @@ impl BackingDirectory {
         self.remove_note()?;
         // Remove single files: anything else in the private directory is not netram's.
         private.remove_directory(FILES).map_err(at(&path))?;
+        private.remove_unfinished().map_err(at(private.path()))?;
         for name in [STAMP, JOURNAL] {
             private.remove(name).map_err(at(&private.path_of(name)))?;
         }
@@ -396,6 +415,9 @@ mod tests {
         let (directory, ground) = directory();
         fs::set_permissions(directory.path(), Permissions::from_mode(0o751)).unwrap();
         ground.begin(Path::new("/the/journal")).unwrap();
+        // A process was killed while it wrote its progress. The directory was not given back for that.
+        let private = ground.private().unwrap().unwrap();
+        fs::write(private.path_of("stamp.77.new"), "").unwrap();
         ground.give_back().unwrap();
         assert_eq!(names(directory.path()), ["a", "d"]);
         assert_eq!(fs::metadata(directory.path()).unwrap().mode() & 0o777, 0o751);

@@ -188,8 +188,7 @@ impl BackingFs {
             }
             _ => path,
         };
-        let file = self.descriptor(path, OFlags::RDONLY).map_err(io_error_of_errno)?;
-        Ok(BackingHandle::Open(file))
+        (self.descriptor(path, OFlags::RDONLY).map(BackingHandle::Open)).map_err(io_error_of_errno)
     }
 
     fn set_owner_and_mode(&self, fd: BorrowedFd<'_>, made: &InodeSpec<'_>) -> Result<(), Errno> {
@@ -352,8 +351,7 @@ impl FileTree for BackingFs {
     }
 
     fn open(&self, path: &[u8]) -> Result<File, IoError> {
-        let flags = OFlags::RDWR;
-        let opened = match self.descriptor(path, flags) {
+        let opened = match self.descriptor(path, OFlags::RDWR) {
             // The owner has made the file read-only; it can still be read.
             Err(Errno::ACCESS) => self.descriptor(path, OFlags::RDONLY),
             opened => opened,
@@ -412,6 +410,10 @@ impl FileTree for BackingFs {
             BackingHandle::Open(file) => uninterrupted(|| fsync(file)),
             BackingHandle::WholeDisk => uninterrupted(|| syncfs(&self.root)),
         }
+    }
+
+    fn sync_disk(&self) -> Result<(), IoError> {
+        self.sync_handle(&BackingHandle::WholeDisk)
     }
 
     fn drop_cache(&self, path: &[u8]) {

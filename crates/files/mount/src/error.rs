@@ -108,6 +108,14 @@ pub enum MountError {
         /// Error that the system returned.
         source: io::Error,
     },
+    /// Another server cannot continue the mount.
+    #[error("{}: another server cannot continue the mount: {reason}. Unmount it (umount -l) and run `netram mount recover` on it", .dir.display())]
+    TakeOver {
+        /// The directory.
+        dir: PathBuf,
+        /// The reason.
+        reason: String,
+    },
     /// The directory could not be unmounted.
     #[error("unmounting {}: {source}", .dir.display())]
     Unmount {

@@ -21,6 +21,7 @@
 //! | `place` | puts the mount over the open directory |
 //! | `catalog_file` | the catalog's file |
 //! | `stamp` | the journal's progress recorded beside the files, by which an older journal is refused |
+//! | [`metrics`] | times of requests and checkpoints, for Prometheus |
 //! | [`users()`] | processes that have files open in a directory |
 //!
 //! The guarantees for programs are in `docs/design/directories.md`.
@@ -33,6 +34,7 @@ mod descriptors;
 mod error;
 mod fuse;
 mod maintenance;
+pub mod metrics;
 mod mount;
 mod mount_point;
 mod open_directory;
@@ -45,10 +47,10 @@ mod users;
 pub use backing_directory::BackingDirectoryError;
 pub use error::MountError;
 pub use mount::{
-    Mount, MountOptions, MountReport, check, create_journal, is_given_back_within, journal_of,
+    Mount, MountOptions, MountReport, MountWatch, check, create_journal, is_given_back_within, journal_of,
     owner_of_mount, recover,
 };
 pub use mount_point::{is_mounted, unmount};
-pub use netram_files::DirectoryRecovery;
+pub use netram_files::{CheckpointError, DirectoryRecovery};
 pub use stamp::StaleJournal;
 pub use users::{MountUser, users};

@@ -53,7 +53,13 @@ fn checkpoints(every: Duration) -> MaintenanceTask {
         name: "netram-mount",
         interval: every,
         is_urgent: |held| held.journaled.needs_checkpoint(),
-        run: |held| attempt_result(held.journaled.checkpoint()),
+        run: |held| {
+            let begun = Instant::now();
+            let made = held.journaled.checkpoint();
+            held.metrics.checkpoint.record(begun.elapsed());
+            held.metrics.checkpoints_fail.set(made.is_err().into());
+            attempt_result(made)
+        },
         refused: "a checkpoint failed and will be retried; the journal keeps everything until then",
         resumed: "checkpoints succeed again",
     }

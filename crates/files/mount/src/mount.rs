@@ -1,31 +1,34 @@
 //! Taking, mounting, unmounting and recovering a directory.
 
+mod opening;
+mod take_over;
+
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
-use netram_files::{ChangeError, DirectoryOpenError, DirectoryRecovery, DirectoryStatus, JournaledDirectory};
-use netram_journal::settings::JournalSettings;
-use netram_journal::{Journal, JournalLayout, JournalPaths};
-use netram_process::rights::{PathOwner, is_roots, owner_of};
-use netram_proto::planted::FaultSwitch;
+use netram_files::{ChangeError, CheckpointError, DirectoryRecovery, DirectoryStatus, JournaledDirectory};
+use netram_fuse::{AgreedSession, FUSERMOUNT, FuseSession};
+use netram_journal::{Journal, JournalLayout, JournalPaths, JournalStatus};
+use netram_process::rights::{PathOwner, is_roots};
 use netram_proto::port::Durability;
+use netram_telemetry::MetricsRegistration;
 use rustix::process::{getegid, geteuid};
 
+use self::opening::take_directory;
 use crate::backing_directory::BackingDirectory;
 use crate::backing_fs::BackingFs;
 use crate::catalog_file::CatalogFile;
-use crate::descriptors;
 use crate::error::MountError;
-use crate::fuse::FuseFilesystem;
+use crate::fuse::{self, FuseFilesystem};
 use crate::maintenance::MaintenanceThreads;
-use crate::mount_point::{FUSERMOUNT, SOURCE, detach, is_mounted, is_unresponsive, resolve};
-use crate::place::mount_over;
-use crate::stamp::{JournalStamp, StampFile};
-use crate::users::users;
+use crate::metrics::MountMetrics;
+use crate::mount_point::{SOURCE, detach, is_mounted, is_unresponsive, resolve};
+use crate::place::{mount_as_user, mount_over};
+use crate::stamp::StampFile;
 
 /// Interval at which it is checked whether a directory has been given back.
 const LOOK: Duration = Duration::from_millis(50);
@@ -46,6 +49,14 @@ pub struct MountOptions {
     pub accept_loss: bool,
     /// Delay added to every sync of the disk, by which a benchmark models a slower one; otherwise zero.
     pub modelled_sync_delay: Duration,
+    /// Whether another server can continue the mount when this one is killed (Linux 6.9): a supervisor keeps
+    /// [`Mount::control`], and the other server calls [`Mount::take_over`].
+    pub survive: bool,
+    /// Called by the thread that saw a sync of the disk fail for good, before anything is answered after it.
+    /// Another server cannot see that failure, so the supervisor must start none from then on.
+    pub on_failed_sync: Option<fn()>,
+    /// Number of servers that the mount had before this one.
+    pub restarts: u32,
 }
 
 impl Default for MountOptions {
@@ -57,6 +68,9 @@ impl Default for MountOptions {
             passthrough: false,
             accept_loss: false,
             modelled_sync_delay: Duration::ZERO,
+            survive: false,
+            on_failed_sync: None,
+            restarts: 0,
         }
     }
 }
@@ -70,12 +84,16 @@ pub struct MountReport {
     pub nodes: usize,
 }
 
+/// The files of a mounted directory, with their journal and catalog.
+pub(crate) type JournaledFiles = JournaledDirectory<Journal, BackingFs, CatalogFile>;
+
 /// A mounted directory with its journal and disk.
 pub(crate) struct MountState {
-    pub(crate) journaled: JournaledDirectory<Journal, BackingFs, CatalogFile>,
+    pub(crate) journaled: JournaledFiles,
     dir: PathBuf,
     backing: BackingDirectory,
     stamp: StampFile,
+    pub(crate) metrics: MetricsRegistration<MountMetrics>,
 }
 
 impl MountState {
@@ -91,10 +109,27 @@ impl MountState {
     }
 }
 
+/// A mounted directory, seen by another thread than the one that waits for its end.
+pub struct MountWatch {
+    state: Arc<Mutex<Option<Arc<MountState>>>>,
+}
+
+impl MountWatch {
+    /// The error that stopped all changes, and the state of the journal; `None` once it is unmounted. Takes
+    /// the journal's lock, as every commit does, and none that may be held while the disk is waited for.
+    pub fn look(&self) -> Option<(Option<CheckpointError>, JournalStatus)> {
+        // Held while it looks: the directory's end waits for that.
+        let held = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = held.as_ref()?;
+        Some((state.journaled.failure(), state.journaled.log().status()))
+    }
+}
+
 /// A mounted directory.
 pub struct Mount {
     state: Arc<MountState>,
-    session: BackgroundSession,
+    watched: Arc<Mutex<Option<Arc<MountState>>>>,
+    session: FuseSession,
     maintenance: MaintenanceThreads,
 }
 
@@ -201,6 +236,10 @@ impl Mount {
             dir: journal.to_path_buf(),
             source,
         })?;
+        let options = MountOptions {
+            survive: options.survive && BackingDirectory::is_reachable_beneath(&dir),
+            ..options
+        };
         let (held, recovered) = take_directory(&dir, &journal, options)?;
         let held = Arc::new(held);
         let report = MountReport {
@@ -218,12 +257,17 @@ impl Mount {
                 return Err(error);
             }
         };
-        let keeper =
-            MaintenanceThreads::start(&held, options.checkpoint).map_err(|source| MountError::Fuse {
-                dir: held.dir.clone(),
-                source,
-            })?;
+        let keeper = match MaintenanceThreads::start(&held, options.checkpoint) {
+            Ok(keeper) => keeper,
+            Err(source) => {
+                detach(&held.dir)?;
+                session.join();
+                give_back(held)?;
+                return Err(MountError::Fuse { dir, source });
+            }
+        };
         let mount = Mount {
+            watched: Arc::new(Mutex::new(Some(Arc::clone(&held)))),
             state: held,
             session,
             maintenance: keeper,
@@ -234,6 +278,20 @@ impl Mount {
     /// Path of the directory.
     pub fn dir(&self) -> &Path {
         &self.state.dir
+    }
+
+    /// The kernel's end of the session, of which a supervisor keeps a copy. `None`: no other server can
+    /// continue this mount, because that was not asked for or the kernel cannot send requests again.
+    pub fn control(&self) -> Option<BorrowedFd<'_>> {
+        let device = self.session.can_be_taken_over().then(|| self.session.device());
+        device.map(|device| device.as_fd())
+    }
+
+    /// A view of the directory for another thread, which outlives it.
+    pub fn watched(&self) -> MountWatch {
+        MountWatch {
+            state: Arc::clone(&self.watched),
+        }
     }
 
     /// Figures of the directory, for monitoring.
@@ -255,14 +313,13 @@ impl Mount {
     pub fn wait(self) -> Result<(), MountError> {
         let Mount {
             state: held,
+            watched,
             session,
             maintenance: keeper,
         } = self;
-        let ended = session.join();
-        if let Err(error) = ended {
-            tracing::error!(%error, "the FUSE session ended with an error");
-        }
+        session.join();
         keeper.stop();
+        drop(watched.lock().unwrap_or_else(PoisonError::into_inner).take());
         give_back(held)
     }
 }
@@ -348,122 +405,30 @@ pub fn owner_of_mount(dir: &Path) -> Result<Option<PathOwner>, MountError> {
     })
 }
 
-/// Opens a directory's journal. Nothing is changed in the directory; a journal that may not be replayed into
-/// it is refused.
-fn open_journal(
-    dir: &Path,
-    journal: &Path,
-    ground: &BackingDirectory,
-    asked: MountOptions,
-) -> Result<(Journal, bool), MountError> {
-    // Before anything of it is read: its settings name a key, and its records are carried out.
-    if let Some(PathOwner { user, .. }) = owner_of([journal])? {
-        let journal = journal.to_path_buf();
-        return Err(MountError::ForeignJournal { journal, user });
-    }
-    let mut settings = JournalSettings::of(&JournalPaths::at(journal))?;
-    settings.accept_loss |= asked.accept_loss;
-    let loss_accepted = settings.accept_loss;
-    let mut config = settings.journal_config()?;
-    config.modelled_sync_delay = asked.modelled_sync_delay;
-    // A file opened before the mount would be written without records.
-    if let Some(user) = users(dir).into_iter().next() {
-        return Err(MountError::InUse {
-            dir: dir.to_path_buf(),
-            user,
-        });
-    }
-    if let Some(private) = ground.private()? {
-        JournalStamp::check(&private, &ground.files_path(), journal).map_err(|older| {
-            MountError::StaleJournal {
-                dir: dir.to_path_buf(),
-                older,
-            }
-        })?;
-    }
-    let (log, _) = Journal::open(journal, config)?;
-    Ok((log, loss_accepted))
-}
-
-fn take_directory(
-    dir: &Path,
-    journal: &Path,
-    asked: MountOptions,
-) -> Result<(MountState, DirectoryRecovery), MountError> {
-    are_apart(dir, journal)?;
-    let ground = BackingDirectory::open(dir)?;
-    let (log, loss_accepted) = open_journal(dir, journal, &ground, asked)?;
-    let was_taken = ground.is_taken();
-    ground.take(journal)?;
-    let failed = |source: DirectoryOpenError| {
-        // Recovery that fails has changed nothing. A directory that was not taken before gets its files back.
-        if !was_taken && let Err(error) = ground.give_back() {
-            tracing::warn!(directory = %dir.display(), %error, "the directory could not be given back; run `netram mount recover` on it");
-        }
-        MountError::Open {
-            dir: dir.to_path_buf(),
-            source,
-        }
+fn start(held: &Arc<MountState>, asked: MountOptions) -> io::Result<FuseSession> {
+    let options = fuse::options(asked.passthrough, asked.survive);
+    let make = |agreed: &AgreedSession| {
+        let passes = asked.passthrough && fuse::has_passthrough(agreed.agreement());
+        let survives = asked.survive && agreed.agreement().can_be_taken_over();
+        FuseFilesystem::new(
+            Arc::clone(held),
+            Arc::clone(agreed.device()),
+            passes,
+            survives,
+            false,
+        )
     };
-    let beneath = BackingFs::of(ground.files()?, asked.modelled_sync_delay).map_err(|source| {
-        MountError::NoDirectory {
-            dir: ground.files_path(),
-            source,
-        }
-    })?;
-    let options = netram_files::DirectoryOptions {
-        journal: log.id(),
-        durability: asked.durability,
-        loss_accepted,
-        files_max: descriptors::for_files(asked.threads),
-        planted: FaultSwitch::NONE,
-    };
-    let catalog = CatalogFile::of(journal);
-    let stamp = StampFile::begin(ground.known_private()?, &log);
-    let (directory, recovered) = match JournaledDirectory::open(log, beneath, catalog, options) {
-        Ok(opened) => opened,
-        Err(refusal) => {
-            stamp.restore();
-            return Err(failed(refusal));
-        }
-    };
-    let withheld = directory.tree().end_replay();
-    if withheld > 0 {
-        tracing::warn!(
-            directory = %dir.display(),
-            files = withheld,
-            "some files kept the owner who recovered them, or lost set-id bits: the journal gives them rights that the \
-             directory's owner lacks; look at them (ls -l)"
-        );
+    match geteuid().is_root() {
+        true => mount_over(
+            held.backing.handle(),
+            SOURCE,
+            &options,
+            asked.threads,
+            asked.survive,
+            make,
+        ),
+        false => mount_as_user(&held.dir, SOURCE, &options, asked.threads, asked.survive, make),
     }
-    let held = MountState {
-        journaled: directory,
-        dir: dir.to_path_buf(),
-        backing: ground,
-        stamp,
-    };
-    Ok((held, recovered))
-}
-
-fn start(held: &Arc<MountState>, options: MountOptions) -> io::Result<BackgroundSession> {
-    let mut config = Config::default();
-    config.n_threads = Some(options.threads);
-    config.clone_fd = options.threads > 1;
-    let face = FuseFilesystem::new(Arc::clone(held), options.passthrough);
-    if geteuid().is_root() {
-        config.acl = SessionACL::All;
-        return mount_over(held.backing.handle(), face, SOURCE, config);
-    }
-    config.mount_options = vec![
-        MountOption::FSName(SOURCE.to_owned()),
-        MountOption::Subtype(SOURCE.to_owned()),
-        MountOption::DefaultPermissions,
-        MountOption::NoDev,
-        MountOption::NoSuid,
-        MountOption::NoAtime,
-    ];
-    config.acl = SessionACL::Owner;
-    Session::new(face, &held.dir, &config)?.spawn()
 }
 
 fn give_back(held: Arc<MountState>) -> Result<(), MountError> {

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use netram_fuse::FUSERMOUNT;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
@@ -13,8 +14,6 @@ use crate::error::MountError;
 use crate::place::unmount_at;
 use crate::users::users_of_mount;
 
-/// Program by which users other than root mount and unmount.
-pub(crate) const FUSERMOUNT: &str = "fusermount3";
 /// Source name of netram's mounts in the kernel's mount table.
 pub(crate) const SOURCE: &str = "netram";
 

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
+use rustix::mount::{OpenTreeFlags, open_tree};
 
 /// An open directory.
 #[derive(Debug)]
@@ -56,6 +57,18 @@ impl OpenDirectory {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
         Ok(OpenDirectory(opened?))
+    }
+
+    /// Opens the directory at a path without symbolic links, beneath what is mounted there: in a copy of the
+    /// mount that its parent is in, which has no other mounts.
+    pub(crate) fn beneath_mounts(path: &Path) -> io::Result<OpenDirectory> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let parent = OpenDirectory::at(parent)?;
+        let copied = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let parent = OpenDirectory(open_tree(&parent, "", copied | OpenTreeFlags::AT_EMPTY_PATH)?);
+        Ok(parent.directory(name.as_bytes())?)
     }
 
     /// Opens a directory below this one, on the same file system.

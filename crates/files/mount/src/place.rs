@@ -4,60 +4,87 @@
 //! component by a link, and the mount would cover a directory of root's. Other users mount through
 //! `fusermount3`, which does that for them.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
 
-use fuser::{BackgroundSession, Config, Filesystem, Session, SessionACL};
+use netram_fuse::{
+    AgreedSession, DetachedMount, FuseOptions, FuseService, FuseSession, MountAttrFlags, mount_by_helper,
+};
 use rustix::fs::fstat;
 use rustix::io::Errno;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, unmount,
-};
-use rustix::process::{getgid, getuid};
+use rustix::mount::{MoveMountFlags, UnmountFlags, move_mount, unmount};
 
+use crate::mount_point::detach;
 use crate::open_directory::{OpenDirectory, path_of};
 
-/// Serves `face` over the open directory, as root.
-pub(crate) fn mount_over<F: Filesystem + Send + 'static>(
+/// Serves a file system over the open directory, as root. `make`: what answers, once the handshake is done.
+pub(crate) fn mount_over<S: FuseService>(
     directory: &OpenDirectory,
-    face: F,
     source: &str,
-    config: Config,
-) -> io::Result<BackgroundSession> {
-    let control = File::options().read(true).write(true).open("/dev/fuse")?;
-    let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    let mode = format!("{:o}", fstat(directory)?.st_mode);
-    for (key, value) in [
-        ("source", source),
-        ("fd", &control.as_raw_fd().to_string()),
-        ("rootmode", &mode),
-        ("user_id", &getuid().to_string()),
-        ("group_id", &getgid().to_string()),
-    ] {
-        fsconfig_set_string(&context, key, value)?;
-    }
-    for flag in ["default_permissions", "allow_other"] {
-        fsconfig_set_flag(&context, flag)?;
-    }
-    fsconfig_create(&context)?;
+    options: &FuseOptions,
+    threads: usize,
+    survive: bool,
+    make: impl FnOnce(&AgreedSession) -> S,
+) -> io::Result<FuseSession> {
     let attributes = MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NOATIME;
-    let mounted = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
-    drop(context);
-    let session = Session::from_fd(face, OwnedFd::from(control), SessionACL::All, config)?.spawn()?;
+    let mode = fstat(directory)?.st_mode;
+    let DetachedMount { device, root } =
+        DetachedMount::new(source, mode, &["default_permissions"], attributes)?;
+    let agreed = AgreedSession::begin(device, options)?;
+    let service = Arc::new(make(&agreed));
+    let session = answer(agreed, service, threads, survive)?;
     let to_descriptors = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    match move_mount(mounted.as_fd(), "", directory, "", to_descriptors) {
+    match move_mount(root.as_fd(), "", directory, "", to_descriptors) {
         Ok(()) => Ok(session),
         Err(errno) => {
             // The session's threads end with the last descriptor of the mount.
-            drop(mounted);
-            let _ = session.join();
+            drop(root);
+            session.join();
             Err(errno.into())
         }
+    }
+}
+
+/// Serves a file system over `dir` by `fusermount3`, as another user. The kernel admits only that user.
+pub(crate) fn mount_as_user<S: FuseService>(
+    dir: &Path,
+    source: &str,
+    options: &FuseOptions,
+    threads: usize,
+    survive: bool,
+    make: impl FnOnce(&AgreedSession) -> S,
+) -> io::Result<FuseSession> {
+    let names = [&format!("fsname={source}"), &format!("subtype={source}")];
+    let flags = ["default_permissions", "nodev", "nosuid", "noatime"];
+    let all: Vec<&str> = names.into_iter().map(String::as_str).chain(flags).collect();
+    let device = mount_by_helper(dir, &all)?;
+    let begun = AgreedSession::begin(device, options).and_then(|agreed| {
+        let service = Arc::new(make(&agreed));
+        answer(agreed, service, threads, survive)
+    });
+    if begun.is_err()
+        && let Err(error) = detach(dir)
+    {
+        tracing::warn!(directory = %dir.display(), %error, "a mount that nobody serves stays; take it off with `umount -l`");
+    }
+    begun
+}
+
+/// Begins to answer. `survive`: another server shall be able to continue, for which all threads share one
+/// end.
+fn answer(
+    agreed: AgreedSession,
+    service: Arc<impl FuseService>,
+    threads: usize,
+    survive: bool,
+) -> io::Result<FuseSession> {
+    match survive && agreed.agreement().can_be_taken_over() {
+        true => agreed.serve(service, threads),
+        false => agreed.serve_apart(service, threads),
     }
 }
 

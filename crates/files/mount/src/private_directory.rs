@@ -10,7 +10,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, fstat, fsync, openat, renameat_with, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, Dir, Mode, OFlags, RenameFlags, fstat, fsync, openat, renameat_with, statat, unlinkat,
+};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
@@ -160,6 +162,18 @@ impl PrivateDirectory {
     /// Removes a file; a missing one is not an error.
     pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
         self.unlink(name, AtFlags::empty())
+    }
+
+    /// Removes what processes that were killed had not written to its end.
+    pub(crate) fn remove_unfinished(&self) -> io::Result<()> {
+        for entry in Dir::read_from(&self.directory)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy();
+            if name.ends_with(UNFINISHED) {
+                self.remove(&name)?;
+            }
+        }
+        Ok(())
     }
 
     /// Removes an empty directory; a missing one is not an error.

@@ -17,9 +17,11 @@ use netram_sqlite_machine::{
     DatabaseRecoverError, DatabaseRecovery, DatabaseWriter, DatabaseWriterError, FileContents, FileRole,
     JournalSlots, PROCESS_SLOTS, SharedIndex, SyncMedium, recover,
 };
+use netram_telemetry::MetricsRegistration;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::database_disk::{DatabaseDisk, FileLock, lock_file, try_lock, wait_for_lock};
+use crate::metrics::DatabaseMetrics;
 use crate::paths::{DatabasePaths, DatabaseStateError};
 use crate::vfs::{IndexMapping, warn};
 
@@ -102,6 +104,7 @@ struct Inner {
     _open: FileLock,
     _slot: FileLock,
     mark: ForkMark,
+    metrics: MetricsRegistration<DatabaseMetrics>,
 }
 
 #[derive(Default)]
@@ -147,6 +150,7 @@ impl Database {
             _open: open,
             _slot: slot,
             mark: ForkMark::here(),
+            metrics: DatabaseMetrics::register(place.path()),
         });
         let kept = Arc::clone(&inner);
         let seat = std::thread::Builder::new()
@@ -208,7 +212,14 @@ impl Database {
         file: &mut dyn FileContents,
     ) -> Result<SyncMedium, DatabaseWriterError> {
         self.request_journal();
-        self.inner.writer.sync(role, file)
+        let begun = Instant::now();
+        let synced = self.inner.writer.sync(role, file);
+        let metrics = &self.inner.metrics;
+        match &synced {
+            Ok(medium) => metrics.syncs(role, *medium).record(begun.elapsed()),
+            Err(_) => metrics.syncs_failed.add(1),
+        }
+        synced
     }
 
     /// Asks the maintenance thread for a journal. The first sync uses the disk meanwhile; a process that only
@@ -284,7 +295,10 @@ impl Inner {
             let due = last.elapsed() > CHECKPOINT_INTERVAL && self.writer.has_records();
             if due || self.writer.needs_checkpoint() {
                 last = Instant::now();
-                if let Err(error) = self.writer.checkpoint()
+                let made = self.writer.checkpoint();
+                self.metrics.checkpoint.record(last.elapsed());
+                self.metrics.checkpoints_fail.set(made.is_err().into());
+                if let Err(error) = made
                     && !std::mem::replace(&mut told, true)
                 {
                     let database = self.paths.path().display();
@@ -314,6 +328,7 @@ impl Inner {
     /// Takes a free journal slot.
     fn take_journal_slot(&self) {
         let trouble = self.try_take_journal_slot().err();
+        self.metrics.has_journal.set(trouble.is_none().into());
         let before = std::mem::replace(&mut self.maintenance().trouble, trouble.clone());
         if let Some(trouble) = trouble
             && before.as_ref() != Some(&trouble)

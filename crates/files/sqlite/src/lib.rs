@@ -14,6 +14,7 @@
 //! | [`vfs`] | functions that SQLite calls |
 //! | [`Database`] | a database that this process has open: its lock, its journal, its maintenance thread |
 //! | [`DatabasePaths`] | places of a managed database's files |
+//! | [`metrics`] | times of syncs and checkpoints, for Prometheus |
 //! | `manage` | status, recovery and release of a database that is not open here |
 //! | `database_disk` | the files of one database, and the state that its processes share on the disk |
 //!
@@ -27,6 +28,7 @@
 mod database;
 mod database_disk;
 mod manage;
+pub mod metrics;
 mod paths;
 pub mod vfs;
 

@@ -104,7 +104,10 @@ fn payload(change: &DirectoryChange<'_>) -> Vec<u8> {
 fn every_change_decodes_to_itself() {
     for change in all() {
         let payload = payload(&change);
-        assert_eq!(DirectoryChange::decode(change.kind(), &payload), Ok(Some(change)));
+        assert_eq!(
+            DirectoryChange::decode(change.kind(), &payload),
+            Ok(Some((change, None)))
+        );
     }
     assert_eq!(DirectoryChange::decode(RecordKind(3), b"the journal's"), Ok(None));
 }
@@ -139,4 +142,26 @@ fn a_truncated_longer_or_foreign_payload_is_refused() {
         DirectoryChange::decode(RecordKind(32), &[]),
         Err(DirectoryDecodeError::Kind(32))
     );
+}
+
+/// Old records have no request, and only those changes that must not be made twice have one.
+#[test]
+fn a_change_of_names_decodes_with_its_request() {
+    let request = RequestId {
+        reign: 3,
+        number: u64::MAX >> 1,
+    };
+    for change in all().into_iter().filter(|change| change.kind() == KIND_CHANGE) {
+        let mut payload = payload(&change);
+        let plain = payload.len();
+        request.put(&mut payload);
+        let expected = match change.has_request() {
+            true => Ok(Some((change, Some(request)))),
+            false => Err(DirectoryDecodeError::Fields),
+        };
+        assert_eq!(DirectoryChange::decode(KIND_CHANGE, &payload), expected);
+        for cut in plain + 1..payload.len() {
+            assert!(DirectoryChange::decode(KIND_CHANGE, &payload[..cut]).is_err());
+        }
+    }
 }

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use netram_proto::failure::{FailureClass, SystemCall};
-use netram_proto::id::Lsn;
 use netram_proto::port::{CommitTicket, Durability, IoError, RecordLog};
 
 use super::{JournaledDirectory, OpenFile, lock};
@@ -49,6 +48,9 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         match SystemCall::Sync.class(error) {
             FailureClass::DataLost => {
                 let failed = CheckpointError::Sync(error);
+                if let Some(notify) = self.options.on_failed_sync {
+                    notify();
+                }
                 let _ = self.failed.set(failed);
                 failed
             }
@@ -72,13 +74,18 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
     /// As [`JournaledDirectory::checkpoint`], and [`CheckpointError::CatalogIo`] if the catalog cannot be
     /// deleted.
     pub fn close(self) -> Result<L, CheckpointError> {
+        let orphans: Vec<InodeId> = self.names().orphans().collect();
+        for node in orphans {
+            self.forget(node)
+                .map_err(|error| CheckpointError::Orphan(error.io()))?;
+        }
         self.checkpoint()?;
         self.catalog_store.clear().map_err(CheckpointError::CatalogIo)?;
         Ok(self.log)
     }
 
     fn run_checkpoint(&self) -> Result<(), CheckpointError> {
-        let (lsn, names, dirty, gone) = {
+        let (catalog, dirty, gone) = {
             let _turn = lock(&self.names_lock);
             // Read the tail first: every file recorded before it has been marked dirty by now.
             let lsn = self.log.state().tail;
@@ -91,9 +98,16 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
                 .map_err(CheckpointError::Stat)?;
             let dirty_set = &mut *dirty_set;
             let (dirty, gone) = (&mut dirty_set.dirty, &mut dirty_set.removed);
-            (lsn, names, std::mem::take(dirty), std::mem::take(gone))
+            let catalog = Catalog {
+                journal: self.options.journal,
+                lsn,
+                names,
+                executed: self.executed.as_ref().map(|executed| lock(executed).clone()),
+            };
+            (catalog, std::mem::take(dirty), std::mem::take(gone))
         };
-        if let Err(error) = self.sync_and_store_catalog(lsn, names, &dirty) {
+        let lsn = catalog.lsn;
+        if let Err(error) = self.sync_and_store_catalog(&catalog, &dirty) {
             // Dirty marks and pending ranges are kept until a catalog has the file. For a file made since the
             // previous catalog, recovery knows only what has a record.
             let mut dirty_set = lock(&self.dirty_set);
@@ -110,23 +124,18 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         Ok(())
     }
 
-    /// Syncs everything done before `lsn`, then stores a catalog that says so.
+    /// Syncs everything done before the catalog's LSN, then stores the catalog.
     fn sync_and_store_catalog(
         &self,
-        lsn: Lsn,
-        names: NameTable,
+        catalog: &Catalog,
         dirty: &BTreeMap<InodeId, Option<Arc<OpenFile<T::File>>>>,
     ) -> Result<(), CheckpointError> {
         self.sync_all(dirty)?;
+        let lsn = catalog.lsn;
         let before = CommitTicket { lsn, end: lsn };
         self.log
             .wait(before, Durability::Disk)
             .map_err(CheckpointError::Wait)?;
-        let catalog = Catalog {
-            journal: self.options.journal,
-            lsn,
-            names,
-        };
         self.catalog_store
             .store(&catalog.encode())
             .map_err(CheckpointError::CatalogIo)?;
@@ -153,7 +162,7 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
     ) -> Result<(), CheckpointError> {
         for file in dirty.values().flatten() {
             // If the name is gone, a record says so or is about to, and recovery never looks for the bytes.
-            if self.names().kind(file.node()).is_some() {
+            if self.names().is_named(file.node()) {
                 self.sync_open(file)?;
             }
         }
@@ -176,7 +185,8 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
     /// `None`: the inode is gone.
     fn open_node_for_sync(&self, node: InodeId) -> Result<Option<T::SyncHandle>, CheckpointError> {
         let _turn = lock(&self.names_lock);
-        let Some(path) = self.names().path(node) else {
+        let path = self.names().is_named(node).then(|| self.names().path(node));
+        let Some(path) = path.flatten() else {
             return Ok(None);
         };
         let held = self.tree.open_for_sync(&path).map_err(CheckpointError::Open)?;

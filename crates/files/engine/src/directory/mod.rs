@@ -21,6 +21,7 @@ use netram_proto::port::{AppendError, CommitTicket, CommitVotes, Durability, IoE
 use crate::change::{AttributeChange, DirectoryChange, FallocateMode, InodeId, WRITE_HEADER_BYTES};
 use crate::dirty_ranges::{DirtyRanges, record_bytes};
 use crate::error::{ChangeError, CheckpointError, DirectoryOpenError};
+use crate::executed::ExecutedRequests;
 use crate::file_tree::{CatalogStore, FileTree};
 use crate::name_table::{InodeIdentity, NameError, NameTable};
 use crate::recover::{self, DirectoryRecovery};
@@ -40,6 +41,11 @@ pub struct DirectoryOptions {
     pub loss_accepted: bool,
     /// Maximum number of files open at a time, one descriptor each.
     pub files_max: usize,
+    /// Called when a sync of the disk has failed for good, before any call returns that error.
+    pub on_failed_sync: Option<fn()>,
+    /// Number of a new mount that outlives its server: every change of names is then recorded with its
+    /// request, and a file that loses its last name is kept until [`JournaledDirectory::forget`].
+    pub reign: Option<u64>,
     /// Planted fault, for the simulator.
     pub planted: FaultSwitch,
 }
@@ -84,6 +90,8 @@ pub struct JournaledDirectory<L, T: FileTree, K> {
     open: OpenFiles<T::File>,
     checkpoint: Mutex<()>,
     failed: OnceLock<CheckpointError>,
+    /// Executed requests that may be sent again; `None` if no server can take over.
+    executed: Option<Mutex<ExecutedRequests>>,
 }
 
 impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
@@ -99,8 +107,39 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         options: DirectoryOptions,
     ) -> Result<(JournaledDirectory<L, T, K>, DirectoryRecovery), DirectoryOpenError> {
         let (names, recovered) = recover::recover(&log, &tree, &keep, &options)?;
+        let executed = options.reign.map(ExecutedRequests::new);
+        let directory = JournaledDirectory::new(log, tree, keep, options, names, executed);
+        Ok((directory, recovered))
+    }
+
+    /// Continues with the directory of a server that was killed, while programs have files open. The machine
+    /// has not lost power, so the files are as the programs left them. Only names are brought to the
+    /// journal's end; `reign` of the options is the killed server's.
+    ///
+    /// # Errors
+    ///
+    /// See [`DirectoryOpenError`]. Journal and catalog have not changed then.
+    pub fn take_over(
+        log: L,
+        tree: T,
+        keep: K,
+        options: DirectoryOptions,
+    ) -> Result<(JournaledDirectory<L, T, K>, DirectoryRecovery), DirectoryOpenError> {
+        let (names, executed, recovered) = recover::take_over(&log, &tree, &keep, &options)?;
+        let directory = JournaledDirectory::new(log, tree, keep, options, names, Some(executed));
+        Ok((directory, recovered))
+    }
+
+    fn new(
+        log: L,
+        tree: T,
+        keep: K,
+        options: DirectoryOptions,
+        names: NameTable,
+        executed: Option<ExecutedRequests>,
+    ) -> JournaledDirectory<L, T, K> {
         let catalog = log.state().tail;
-        let directory = JournaledDirectory {
+        JournaledDirectory {
             log,
             tree,
             catalog_store: keep,
@@ -116,8 +155,33 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
             open: OpenFiles::new(options.files_max),
             checkpoint: Mutex::new(()),
             failed: OnceLock::new(),
-        };
-        Ok((directory, recovered))
+            executed: executed.map(Mutex::new),
+        }
+    }
+
+    /// Whether another server can take over when this one is killed.
+    fn survives(&self) -> bool {
+        self.executed.is_some()
+    }
+
+    /// Whether a server before this one executed the request with this number, which is now sent again.
+    /// Returns the inode that the reply names.
+    pub fn executed_before(&self, number: u64) -> Option<InodeId> {
+        lock(self.executed.as_ref()?).executed_before(number)
+    }
+
+    /// Notes that a request was answered.
+    pub fn on_answered(&self, number: u64) {
+        if let Some(executed) = &self.executed {
+            lock(executed).on_answered(number);
+        }
+    }
+
+    /// Notes that every request which servers before this one left is answered.
+    pub fn on_all_answered(&self) {
+        if let Some(executed) = &self.executed {
+            lock(executed).on_all_answered();
+        }
     }
 
     /// Current names, locked for reading.
@@ -142,8 +206,13 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
             dirty: lock(&self.dirty_set).dirty.len(),
             open: self.open.count(),
             log: self.log.state(),
-            failed: self.failed.get().copied(),
+            failed: self.failure(),
         }
+    }
+
+    /// Error that stopped all further changes. Takes no lock.
+    pub fn failure(&self) -> Option<CheckpointError> {
+        self.failed.get().copied()
     }
 
     /// Writes bytes. They are durable once [`JournaledDirectory::sync`] has returned.
@@ -220,7 +289,7 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
             self.check_failed()?;
             self.record_pending(file, &mut pending)?;
             let (node, turn) = (file.node(), lock(&self.names_lock));
-            if self.names().kind(node).is_none() {
+            if !self.names().is_named(node) {
                 return self.tree.resize(file.inner(), size).map_err(ChangeError::Disk);
             }
             self.mark_dirty(Some(file), node);
@@ -290,8 +359,18 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
     /// # Errors
     ///
     /// [`ChangeError::Disk`] if the disk refuses it, the journal's errors if it cannot be recorded.
-    pub fn set_xattr(&self, node: InodeId, name: &[u8], value: Option<&[u8]>) -> Result<(), ChangeError> {
+    pub fn set_xattr(
+        &self,
+        node: InodeId,
+        name: &[u8],
+        value: Option<&[u8]>,
+        request: Option<u64>,
+    ) -> Result<(), ChangeError> {
         let change = DirectoryChange::SetXattr { node, name, value };
+        if self.survives() {
+            // Recorded first, so that it is not made twice: a second time it could fail.
+            return self.change_names(request, &mut |_| Ok(change));
+        }
         self.change_attributes(
             node,
             &change,
@@ -377,7 +456,7 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
         node: InodeId,
         change: &DirectoryChange<'_>,
     ) -> Result<(), ChangeError> {
-        if self.names().kind(node).is_none() {
+        if !self.names().is_named(node) {
             // The inode has no name left and disappears when its last user closes it.
             return Ok(());
         }
@@ -409,7 +488,19 @@ impl<L: RecordLog, T: FileTree, K: CatalogStore> JournaledDirectory<L, T, K> {
     }
 
     fn append(&self, change: &DirectoryChange<'_>) -> Result<CommitTicket, AppendError> {
-        let (head, tail) = (change.head(), change.tail());
+        self.append_for(change, None)
+    }
+
+    /// Appends a change with the request that asked for it.
+    fn append_for(
+        &self,
+        change: &DirectoryChange<'_>,
+        request: Option<u64>,
+    ) -> Result<CommitTicket, AppendError> {
+        let (mut head, tail) = (change.head(), change.tail());
+        if let (Some(number), Some(executed)) = (request, &self.executed) {
+            lock(executed).id(number).put(&mut head);
+        }
         self.log
             .append(change.kind(), head.len() + tail.len(), &mut |into| {
                 let (front, back) = into.split_at_mut(head.len());

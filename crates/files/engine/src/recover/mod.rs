@@ -19,7 +19,7 @@ mod tree_restore;
 
 use std::collections::HashMap;
 
-use netram_proto::id::JournalId;
+use netram_proto::planted::PlantedFault;
 use netram_proto::port::{IoError, RecordLog};
 
 use self::name_replay::NameReplay;
@@ -29,6 +29,7 @@ use crate::catalog::Catalog;
 use crate::change::{DirectoryChange, DirectoryEntry, FileOwner, InodeId, InodeKind, InodeSpec};
 use crate::directory::DirectoryOptions;
 use crate::error::DirectoryOpenError;
+use crate::executed::ExecutedRequests;
 use crate::file_tree::{CatalogStore, FileTree, ListedEntry};
 use crate::name_table::{InodeIdentity, NameTable};
 
@@ -57,38 +58,24 @@ pub(crate) fn recover<L: RecordLog, T: FileTree, K: CatalogStore>(
     keep: &K,
     options: &DirectoryOptions,
 ) -> Result<(NameTable, DirectoryRecovery), DirectoryOpenError> {
-    let (state, journal) = (log.state(), options.journal);
-    let Some(bytes) = keep.load().map_err(DirectoryOpenError::CatalogIo)? else {
+    let state = log.state();
+    let Some(catalog) = load_catalog(log, keep, options)? else {
         if state.head < state.tail {
             return Err(DirectoryOpenError::NoCatalog);
         }
-        return initialize(log, tree, keep, journal);
+        return initialize(log, tree, keep, options);
     };
-    let catalog = Catalog::decode(&bytes).map_err(DirectoryOpenError::Catalog)?;
-    if catalog.journal != journal {
-        return Err(DirectoryOpenError::OtherJournal);
-    }
-    if !(state.head..=state.tail).contains(&catalog.lsn) {
-        return Err(DirectoryOpenError::Gap {
-            catalog: catalog.lsn,
-            head: state.head,
-            tail: state.tail,
-        });
-    }
-    let root = tree.identity(b"").map_err(at(b""))?;
-    let known = catalog
-        .names
-        .entry(InodeId::ROOT)
-        .and_then(|entry| entry.identity);
     // With `loss_accepted` a copy of the directory is accepted.
-    if known != Some(root) && !options.loss_accepted {
+    if !is_of_directory(tree, &catalog)? && !options.loss_accepted {
         return match catalog.lsn < state.tail {
             true => Err(DirectoryOpenError::OtherDirectory),
             // The other directory's disk has everything: the journal holds nothing newer.
-            false => initialize(log, tree, keep, journal),
+            false => initialize(log, tree, keep, options),
         };
     }
-    let story = NameReplay::read(log, &catalog)?;
+    let mut story = NameReplay::read(log, &catalog)?;
+    // No program has them open any more.
+    story.drop_orphans();
     let mut names = story.names.clone();
     let mut settling = TreeRestore::new(tree, &catalog, &story, options)?;
     settling.sort()?;
@@ -102,10 +89,96 @@ pub(crate) fn recover<L: RecordLog, T: FileTree, K: CatalogStore>(
     if options.loss_accepted {
         names = scan_tree(tree)?;
     }
-    record_identities(tree, &mut names)?;
-    sync_all(tree, &names)?;
-    finish(log, keep, journal, &names)?;
+    begin_reign(log, tree, keep, options, &mut names)?;
     Ok((names, recovered))
+}
+
+/// Brings the names on the disk to the journal's end while programs have files open: the server was killed,
+/// and the machine goes on. Returns the names and the requests that were executed.
+///
+/// Contents, lengths and attributes are left alone. The files have whatever a record says of them, and newer
+/// changes without a record, which programs have seen. A recorded change that was not made belongs to a
+/// request that is sent again.
+pub(crate) fn take_over<L: RecordLog, T: FileTree, K: CatalogStore>(
+    log: &L,
+    tree: &T,
+    keep: &K,
+    options: &DirectoryOptions,
+) -> Result<(NameTable, ExecutedRequests, DirectoryRecovery), DirectoryOpenError> {
+    let catalog = load_catalog(log, keep, options)?.ok_or(DirectoryOpenError::NotContinued)?;
+    let Some(mut executed) = catalog.executed.clone() else {
+        return Err(DirectoryOpenError::NotContinued);
+    };
+    if !is_of_directory(tree, &catalog)? {
+        return Err(DirectoryOpenError::OtherDirectory);
+    }
+    let story = NameReplay::read(log, &catalog)?;
+    if !options.planted.is(PlantedFault::ExecutedForgotten) {
+        story
+            .requests
+            .iter()
+            .for_each(|(request, node)| executed.add_recorded(*request, *node));
+    }
+    let mut settling = TreeRestore::new(tree, &catalog, &story, options)?;
+    settling.sort()?;
+    settling.lay_aside()?;
+    settling.build()?;
+    if options.planted.is(PlantedFault::ContentsReplayed) {
+        settling.replay_writes(log, catalog.lsn)?;
+    }
+    settling.replay_xattrs(log, catalog.lsn)?;
+    let mut names = story.names.clone();
+    for node in settling.forgotten() {
+        names.drop_orphan(node);
+    }
+    let mut recovered = settling.finish();
+    recovered.records = story.records;
+    let unknown: Vec<InodeId> = names.unidentified().collect();
+    record_identities(tree, &mut names, unknown)?;
+    // The killed server's list of what is not recorded yet is lost, so nothing may remain unsynced.
+    if !options.planted.is(PlantedFault::TakenOverUnsynced)
+        && let Err(error) = tree.sync_disk()
+    {
+        if let Some(notify) = options.on_failed_sync {
+            notify();
+        }
+        return Err(DirectoryOpenError::Sync(error));
+    }
+    finish(log, keep, options, &names, Some(executed.clone()))?;
+    Ok((names, executed, recovered))
+}
+
+/// The stored catalog. `None`: there is none.
+fn load_catalog<L: RecordLog, K: CatalogStore>(
+    log: &L,
+    keep: &K,
+    options: &DirectoryOptions,
+) -> Result<Option<Catalog>, DirectoryOpenError> {
+    let Some(bytes) = keep.load().map_err(DirectoryOpenError::CatalogIo)? else {
+        return Ok(None);
+    };
+    let (state, catalog) = (
+        log.state(),
+        Catalog::decode(&bytes).map_err(DirectoryOpenError::Catalog)?,
+    );
+    if catalog.journal != options.journal {
+        return Err(DirectoryOpenError::OtherJournal);
+    }
+    if !(state.head..=state.tail).contains(&catalog.lsn) {
+        return Err(DirectoryOpenError::Gap {
+            catalog: catalog.lsn,
+            head: state.head,
+            tail: state.tail,
+        });
+    }
+    Ok(Some(catalog))
+}
+
+/// Whether the catalog is of this directory, and not of a copy or another one.
+fn is_of_directory<T: FileTree>(tree: &T, catalog: &Catalog) -> Result<bool, DirectoryOpenError> {
+    let root = tree.identity(b"").map_err(at(b""))?;
+    let known = catalog.names.entry(InodeId::ROOT);
+    Ok(known.and_then(|entry| entry.identity) == Some(root))
 }
 
 /// Takes over a directory as it is; the journal has no record of it.
@@ -113,13 +186,26 @@ fn initialize<L: RecordLog, T: FileTree, K: CatalogStore>(
     log: &L,
     tree: &T,
     keep: &K,
-    journal: JournalId,
+    options: &DirectoryOptions,
 ) -> Result<(NameTable, DirectoryRecovery), DirectoryOpenError> {
     let mut names = scan_tree(tree)?;
-    record_identities(tree, &mut names)?;
-    sync_all(tree, &names)?;
-    finish(log, keep, journal, &names)?;
+    begin_reign(log, tree, keep, options, &mut names)?;
     Ok((names, DirectoryRecovery::default()))
+}
+
+/// Syncs everything, and begins a catalog in which no request has been executed yet.
+fn begin_reign<L: RecordLog, T: FileTree, K: CatalogStore>(
+    log: &L,
+    tree: &T,
+    keep: &K,
+    options: &DirectoryOptions,
+    names: &mut NameTable,
+) -> Result<(), DirectoryOpenError> {
+    let all = names.nodes().collect();
+    record_identities(tree, names, all)?;
+    sync_all(tree, names)?;
+    let executed = options.reign.map(ExecutedRequests::new);
+    finish(log, keep, options, names, executed)
 }
 
 /// Syncs everything, including unsynced writes of the previous process: a program that finds them may sync
@@ -143,13 +229,15 @@ fn sync_all<T: FileTree>(tree: &T, names: &NameTable) -> Result<(), DirectoryOpe
 fn finish<L: RecordLog, K: CatalogStore>(
     log: &L,
     keep: &K,
-    journal: JournalId,
+    options: &DirectoryOptions,
     names: &NameTable,
+    executed: Option<ExecutedRequests>,
 ) -> Result<(), DirectoryOpenError> {
     let catalog = Catalog {
-        journal,
+        journal: options.journal,
         lsn: log.state().tail,
         names: names.clone(),
+        executed,
     };
     keep.store(&catalog.encode())
         .map_err(DirectoryOpenError::CatalogIo)?;
@@ -226,8 +314,11 @@ fn scan_tree<T: FileTree>(tree: &T) -> Result<NameTable, DirectoryOpenError> {
 }
 
 /// Looks up the identities of inodes that were made anew.
-fn record_identities<T: FileTree>(tree: &T, names: &mut NameTable) -> Result<(), DirectoryOpenError> {
-    let nodes: Vec<InodeId> = names.nodes().collect();
+fn record_identities<T: FileTree>(
+    tree: &T,
+    names: &mut NameTable,
+    nodes: Vec<InodeId>,
+) -> Result<(), DirectoryOpenError> {
     for node in nodes {
         let path = names.path(node).unwrap_or_default();
         let identity = tree.identity(&path).map_err(at(&path))?;

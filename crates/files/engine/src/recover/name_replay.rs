@@ -8,6 +8,7 @@ use netram_proto::port::RecordLog;
 use crate::catalog::Catalog;
 use crate::change::{DirectoryChange, FileOwner, InodeId, InodeKind};
 use crate::error::DirectoryOpenError;
+use crate::executed::RequestId;
 use crate::name_table::{InodeIdentity, NameTable};
 
 /// An inode made since the catalog.
@@ -30,6 +31,8 @@ pub(super) struct NameReplay {
     /// Files whose content some record changes.
     pub(super) written: BTreeSet<InodeId>,
     pub(super) records: u64,
+    /// Requests that the records name, each with the inode of its reply.
+    pub(super) requests: Vec<(RequestId, InodeId)>,
 }
 
 impl NameReplay {
@@ -41,24 +44,40 @@ impl NameReplay {
             created_paths: BTreeSet::new(),
             written: BTreeSet::new(),
             records: 0,
+            requests: Vec::new(),
         };
-        for_each_change(log, catalog.lsn, |_, change| {
+        for_each_change(log, catalog.lsn, |_, change, _| {
             if let DirectoryChange::Revoked { lsn } = change {
                 story.refused.insert(lsn);
             }
             Ok(())
         })?;
-        for_each_change(log, catalog.lsn, |lsn, change| {
+        for_each_change(log, catalog.lsn, |lsn, change, request| {
             story.records += 1;
-            story.apply(lsn, &change)
+            match story.refused.contains(&lsn) {
+                true => Ok(()),
+                false => story.apply(lsn, &change, request),
+            }
         })?;
         Ok(story)
     }
 
-    fn apply(&mut self, lsn: Lsn, change: &DirectoryChange<'_>) -> Result<(), DirectoryOpenError> {
-        if self.refused.contains(&lsn) {
-            return Ok(());
+    /// Drops the files that have lost their last name.
+    pub(super) fn drop_orphans(&mut self) {
+        let orphans: Vec<InodeId> = self.names.orphans().collect();
+        for node in orphans {
+            self.names.drop_orphan(node);
         }
+    }
+
+    fn apply(
+        &mut self,
+        lsn: Lsn,
+        change: &DirectoryChange<'_>,
+        request: Option<RequestId>,
+    ) -> Result<(), DirectoryOpenError> {
+        self.requests
+            .extend(request.map(|request| (request, change.replied_node())));
         if let DirectoryChange::Write { node, .. }
         | DirectoryChange::Resize { node, .. }
         | DirectoryChange::Allocate { node, .. } = change
@@ -86,7 +105,8 @@ impl NameReplay {
             };
             self.created.insert(*node, born);
         }
-        let applied = self.names.apply(change);
+        // A mount that records requests keeps files that programs may have open.
+        let applied = self.names.apply_keeping(change, request.is_some());
         applied.map_err(|reason| DirectoryOpenError::Inconsistent { lsn, reason })?;
         self.record_paths(change);
         Ok(())
@@ -122,12 +142,12 @@ impl NameReplay {
 pub(super) fn for_each_change<L: RecordLog>(
     log: &L,
     from: Lsn,
-    mut give: impl FnMut(Lsn, DirectoryChange<'_>) -> Result<(), DirectoryOpenError>,
+    mut give: impl FnMut(Lsn, DirectoryChange<'_>, Option<RequestId>) -> Result<(), DirectoryOpenError>,
 ) -> Result<(), DirectoryOpenError> {
     let mut failed = None;
     let end = log.read(from, &mut |record| {
         let told = match DirectoryChange::decode(record.kind, record.payload) {
-            Ok(Some(change)) => give(record.lsn, change),
+            Ok(Some((change, request))) => give(record.lsn, change, request),
             Ok(None) => Ok(()),
             Err(reason) => Err(DirectoryOpenError::Record {
                 lsn: record.lsn,

@@ -43,7 +43,8 @@ pub(super) struct TreeRestore<'s, T: FileTree> {
     recovered: DirectoryRecovery,
     /// Leaves entries alone that the journal does not account for.
     loss_accepted: bool,
-    /// Files that are missing, which `loss_accepted` allows.
+    /// Files that are missing: `loss_accepted` allows it, or they had no name and the kernel has forgotten
+    /// them, which no record says.
     missing: BTreeSet<InodeId>,
     /// Files made since the catalog that the disk has kept.
     surviving: BTreeSet<InodeId>,
@@ -120,6 +121,10 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
         }
         let found: BTreeSet<InodeId> = self.entries.iter().filter_map(|there| there.node).collect();
         for node in names.nodes().filter(|node| *node != InodeId::ROOT) {
+            if names.is_orphan(node) && !found.contains(&node) {
+                self.missing.insert(node);
+                continue;
+            }
             let is_file = names.kind(node) != Some(InodeKind::Directory);
             if is_file && self.was_in_catalog(node) && !found.contains(&node) {
                 if self.loss_accepted {
@@ -135,7 +140,7 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
             let node = wanted.get(&there.path);
             let born =
                 node.is_some_and(|node| self.replay.created.contains_key(node) && !found.contains(node));
-            born && there.kind == Some(InodeKind::File)
+            born && there.kind == node.and_then(|node| names.kind(*node))
         };
         for there in &mut self.entries {
             let known = there.node.is_some()
@@ -163,7 +168,7 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
     pub(super) fn lay_aside(&mut self) -> Result<(), DirectoryOpenError> {
         let there = std::mem::take(&mut self.entries);
         for there in { there.iter() }.filter(|there| there.stays) {
-            if let Some(node) = self.node_at(&there.path) {
+            if let Some(node) = there.node {
                 self.in_place.entry(node).or_insert_with(|| there.path.clone());
             }
         }
@@ -196,17 +201,6 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
             }
         }
         Ok(())
-    }
-
-    fn node_at(&self, path: &[u8]) -> Option<InodeId> {
-        let mut node = InodeId::ROOT;
-        for name in path.split(|byte| *byte == b'/') {
-            node = self.replay.names.look_up(DirectoryEntry {
-                directory: node,
-                name,
-            })?;
-        }
-        Some(node)
     }
 
     /// Moves or makes everything at its final path, directories first, from the root down.
@@ -276,7 +270,7 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
         from: Lsn,
     ) -> Result<(), DirectoryOpenError> {
         let mut open: HashMap<InodeId, T::File> = HashMap::new();
-        for_each_change(log, from, |lsn, change| {
+        for_each_change(log, from, |lsn, change, _| {
             if self.replay.refused.contains(&lsn) {
                 return Ok(());
             }
@@ -324,6 +318,23 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
         })
     }
 
+    /// Makes the recorded changes of extended attributes again. Each was recorded before it was made, and the
+    /// server may have been killed in between. The last record of an attribute is its newest value.
+    pub(super) fn replay_xattrs<L: RecordLog>(&self, log: &L, from: Lsn) -> Result<(), DirectoryOpenError> {
+        for_each_change(log, from, |lsn, change, _| {
+            let DirectoryChange::SetXattr { node, name, value } = change else {
+                return Ok(());
+            };
+            match self.in_place.get(&node) {
+                Some(path) if !self.replay.refused.contains(&lsn) => self
+                    .tree
+                    .set_xattr(path, name, value)
+                    .map_err(|error| at(path)(error)),
+                _ => Ok(()),
+            }
+        })
+    }
+
     /// Files with bytes on the disk and no record; called before any write is replayed.
     pub(super) fn unrecorded(&self) -> Result<Vec<Vec<u8>>, DirectoryOpenError> {
         let mut all = Vec::new();
@@ -337,6 +348,14 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
             }
         }
         Ok(all)
+    }
+
+    /// Files without a name that the kernel has forgotten.
+    pub(super) fn forgotten(&self) -> Vec<InodeId> {
+        let missing = self.missing.iter().copied();
+        missing
+            .filter(|node| self.replay.names.is_orphan(*node))
+            .collect()
     }
 
     pub(super) fn finish(self) -> DirectoryRecovery {

@@ -16,6 +16,8 @@ const OPTIONS: DirectoryOptions = DirectoryOptions {
     durability: Durability::Remote,
     loss_accepted: false,
     files_max: 1 << 20,
+    on_failed_sync: None,
+    reign: None,
     planted: netram_proto::planted::FaultSwitch::NONE,
 };
 
@@ -43,7 +45,11 @@ fn make(directory: &Tested, name: &str) -> Result<InodeId, ChangeError> {
         owner: FileOwner::default(),
         target: b"",
     };
-    directory.make(at(name), made)
+    directory.make(at(name), made, None)
+}
+
+fn rename(directory: &Tested, from: &str, to: &str) {
+    directory.rename(at(from), at(to), true, false, None).unwrap();
 }
 
 fn write(directory: &Tested, node: InodeId, bytes: &[u8]) -> Result<(), ChangeError> {
@@ -114,7 +120,7 @@ fn recovery_skips_a_name_that_the_disk_refused() {
     disk.kill();
     // The name is free, as the refused caller expects.
     make(&directory, "second").unwrap();
-    directory.remove(at("second"), false).unwrap();
+    directory.remove(at("second"), false, None).unwrap();
     drop(directory);
     open(&log.crash(usize::MAX / 2), &disk).unwrap();
     assert_eq!(is_there(&disk, "second"), None);
@@ -182,8 +188,7 @@ fn a_journal_is_opened_only_with_its_own_catalog() {
     assert!(matches!(opened, Err(DirectoryOpenError::OtherJournal)));
     netram_files::CatalogStore::clear(&disk).unwrap();
     assert_eq!(open(&log, &disk).err(), Some(DirectoryOpenError::NoCatalog));
-    let opened = JournaledDirectory::open(MemoryLog::new(1 << 20), disk.clone(), disk, OPTIONS);
-    assert!(opened.is_ok(), "an empty journal accepts the directory as it is");
+    open(&MemoryLog::new(1 << 20), &disk).expect("an empty journal accepts the directory as it is");
 }
 
 #[test]
@@ -195,7 +200,7 @@ fn a_change_that_meets_a_full_journal_runs_a_checkpoint() {
         write(&directory, node, &[round; 300]).unwrap();
         let name = format!("file-{round}");
         make(&directory, &name).unwrap();
-        directory.rename(at(&name), at("current"), true, false).unwrap();
+        rename(&directory, &name, "current");
     }
     drop(directory);
     disk.power_off(|| false);
@@ -210,7 +215,7 @@ fn an_open_file_without_a_name_can_be_written_until_it_is_closed() {
     let node = make(&directory, "log").unwrap();
     let file = directory.open_file(node).unwrap();
     directory.write(&file, 0, b"named").unwrap();
-    directory.remove(at("log"), false).unwrap();
+    directory.remove(at("log"), false, None).unwrap();
     directory.write(&file, 0, b"nameless").unwrap();
     assert_eq!(directory.sync(node), Ok(directory.sync(node).unwrap()));
     assert_eq!(
@@ -233,7 +238,7 @@ fn with_accepted_loss_names_ahead_of_the_journal_stay() {
     let before = log.state().tail;
     let ahead = make(&directory, "ahead").unwrap();
     write(&directory, ahead, b"ahead").unwrap();
-    directory.remove(at("known"), false).unwrap();
+    directory.remove(at("known"), false, None).unwrap();
     drop(directory);
     let shorter = log.cut(before);
     assert!(matches!(
@@ -277,7 +282,7 @@ fn writes_are_recorded_before_a_rename() {
     make(&directory, "current").unwrap();
     let file = directory.open_file(node).unwrap();
     directory.write(&file, 0, b"whole").unwrap();
-    directory.rename(at("new"), at("current"), true, false).unwrap();
+    rename(&directory, "new", "current");
     drop((file, directory));
     disk.power_off(|| false);
     open(&log.crash(0), &disk).unwrap();
@@ -453,7 +458,7 @@ fn a_file_without_a_record_keeps_its_bytes_when_the_server_is_killed() {
     make(&directory, "empty").unwrap();
     let renamed = make(&directory, "renamed").unwrap();
     write(&directory, renamed, b"and recorded").unwrap();
-    directory.rename(at("renamed"), at("there"), true, false).unwrap();
+    rename(&directory, "renamed", "there");
     drop(directory);
     let found = recovered(&log, &disk, 0);
     assert_eq!(found.unrecorded, [b"copied".to_vec(), b"edited".to_vec()]);
@@ -583,13 +588,13 @@ fn attributes_of_an_unlinked_open_file_can_be_set() {
     let (_, disk, directory) = new();
     let node = make(&directory, "gone").unwrap();
     let file = directory.open_file(node).unwrap();
-    directory.remove(at("gone"), false).unwrap();
+    directory.remove(at("gone"), false, None).unwrap();
     let private = netram_files::AttributeChange {
         mode: Some(0o400),
         ..Default::default()
     };
     directory.set_attributes(node, private).unwrap();
-    directory.set_xattr(node, b"user.a", Some(b"b")).unwrap();
+    directory.set_xattr(node, b"user.a", Some(b"b"), None).unwrap();
     drop((file, directory));
     assert!(disk.contents().is_empty());
 }

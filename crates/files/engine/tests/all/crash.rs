@@ -127,6 +127,8 @@ fn options() -> DirectoryOptions {
         loss_accepted: false,
         // Few, so that files are evicted before a checkpoint.
         files_max: 24,
+        on_failed_sync: None,
+        reign: None,
         planted: netram_proto::planted::FaultSwitch::NONE,
     }
 }
@@ -192,7 +194,7 @@ fn do_it(directory: &Tested, wish: &Wish) -> Result<(), ChangeError> {
             kind,
         } => {
             let at = place_of(directory, (*at, *name), &names);
-            directory.make(at, made(*kind)).map(drop)
+            directory.make(at, made(*kind), None).map(drop)
         }
         Wish::Link {
             node,
@@ -201,20 +203,21 @@ fn do_it(directory: &Tested, wish: &Wish) -> Result<(), ChangeError> {
         } => directory.link(
             node_of(directory, *node),
             place_of(directory, (*at, *name), &names),
+            None,
         ),
         Wish::Remove { directory: at, name } => {
             let at = place_of(directory, (*at, *name), &names);
             let node = directory.names().look_up(at);
             let is_directory =
                 node.and_then(|node| directory.names().kind(node)) == Some(InodeKind::Directory);
-            directory.remove(at, is_directory)
+            directory.remove(at, is_directory, None)
         }
         Wish::Rename { from, to, exchange } => {
             let (from, to) = (
                 place_of(directory, *from, &names),
                 place_of(directory, *to, &names),
             );
-            directory.rename(from, to, true, *exchange)
+            directory.rename(from, to, true, *exchange, None)
         }
         Wish::Write { .. } | Wish::Resize { .. } | Wish::Allocate { .. } => {
             unreachable!("file operations are handled above")
@@ -228,7 +231,7 @@ fn do_it(directory: &Tested, wish: &Wish) -> Result<(), ChangeError> {
         }
         Wish::Label { node, name, value } => {
             let name = format!("user.{name}");
-            directory.set_xattr(node_of(directory, *node), name.as_bytes(), value.as_deref())
+            directory.set_xattr(node_of(directory, *node), name.as_bytes(), value.as_deref(), None)
         }
         Wish::Sync { node } => directory.sync(node_of(directory, *node)).map(drop),
         Wish::Checkpoint => directory.checkpoint().map_err(ChangeError::Failed),
@@ -273,7 +276,8 @@ fn replay_model<'r>(records: &'r [Record]) -> (BTreeMap<Vec<u8>, ModelInode>, BT
             *lsn,
             DirectoryChange::decode(*kind, payload)
                 .unwrap()
-                .expect("a directory's record"),
+                .expect("a directory's record")
+                .0,
         )
     };
     let all: Vec<(Lsn, DirectoryChange<'_>)> = records.iter().map(decoded).collect();
@@ -384,13 +388,14 @@ fn promise(
 /// Inodes with lost records: they were not synced, so that any content is allowed.
 fn of_lost(all: &[Record], kept: usize) -> BTreeSet<InodeId> {
     let node = |(_, kind, payload): &Record| match DirectoryChange::decode(*kind, payload) {
-        Ok(Some(
+        Ok(Some((
             DirectoryChange::Write { node, .. }
             | DirectoryChange::Resize { node, .. }
             | DirectoryChange::Allocate { node, .. }
             | DirectoryChange::SetAttributes { node, .. }
             | DirectoryChange::SetXattr { node, .. },
-        )) => Some(node),
+            _,
+        ))) => Some(node),
         _ => None,
     };
     all[kept..].iter().filter_map(node).collect()

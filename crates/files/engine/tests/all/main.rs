@@ -5,3 +5,4 @@
 mod behaviour;
 mod common;
 mod crash;
+mod take_over;

@@ -5,16 +5,15 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fuser::{
-    Errno, FileAttr, FopenFlags, OpenAccMode, OpenFlags, ReplyEmpty, ReplyEntry, ReplyXattr, Request,
-};
-use netram_files::limit::{NAME_BYTES_MAX, XATTR_BYTES_MAX};
+use netram_files::limit::NAME_BYTES_MAX;
 use netram_files::{AttributeChange, ChangeError, DirectoryEntry, FileOwner, InodeId, InodeKind, InodeSpec};
+use netram_fuse::{FuseAttributes, FuseCaller, FuseDevice, FuseOperation, ReplyBody, open_flag};
 use rustix::fs::{OFlags, fstat};
+use rustix::io::Errno;
 
-use super::attributes::{attributes, disk_errno, errno, time};
-use super::handles::{Handles, IoMode};
-use super::{ATTRIBUTE_TTL, GENERATION};
+use super::TTL;
+use super::attributes::{PERMISSIONS, attributes, disk_errno, errno, fuse_time};
+use super::handles::{Handles, IoMode, OpenHandle};
 use crate::backing_directory::is_reserved;
 use crate::mount::MountState;
 
@@ -25,40 +24,78 @@ const SET_GROUP_ID: u32 = 0o2000;
 /// The file system that the kernel sees.
 pub(crate) struct FuseFilesystem {
     pub(super) state: Arc<MountState>,
+    /// The kernel's end of the session.
+    pub(super) device: Arc<FuseDevice>,
     pub(super) handles: Handles,
     /// Whether the kernel reads a file itself when all users open it read-only.
     pub(super) passthrough: bool,
+    /// Whether another server can take over when this one is killed.
+    pub(super) survives: bool,
     /// Last attributes of inodes without a name, until the kernel forgets them. Programs may have such a
     /// directory open or as their working directory.
-    pub(super) unlinked: Mutex<HashMap<InodeId, FileAttr>>,
+    pub(super) unlinked: Mutex<HashMap<InodeId, FuseAttributes>>,
 }
 
 impl FuseFilesystem {
-    pub(crate) fn new(held: Arc<MountState>, passes: bool) -> FuseFilesystem {
+    /// The file system of a mount. `passes`: the kernel reads files itself. `survives`: another server can
+    /// take over. `taken_over`: this one has.
+    pub(crate) fn new(
+        held: Arc<MountState>,
+        device: Arc<FuseDevice>,
+        passes: bool,
+        survives: bool,
+        taken_over: bool,
+    ) -> FuseFilesystem {
         FuseFilesystem {
             state: held,
-            handles: Handles::default(),
+            device,
+            handles: Handles::new(taken_over),
             passthrough: passes,
+            survives,
             unlinked: Mutex::default(),
         }
     }
 
     /// Attributes of an inode. An open file is asked directly, since it may have no name left.
-    pub(super) fn attributes_of(&self, node: InodeId) -> Result<FileAttr, Errno> {
+    pub(super) fn attributes_of(&self, node: InodeId) -> Result<FuseAttributes, Errno> {
         if let Some(file) = self.state.journaled.open_file_of(node) {
-            let there = fstat(file.inner()).map_err(|errno| Errno::from_i32(errno.raw_os_error()))?;
-            return Ok(attributes(node, InodeKind::File, &there));
+            let there = fstat(file.inner())?;
+            return Ok(self.counted(attributes(node, InodeKind::File, &there)));
         }
         let names = self.state.journaled.names();
         let (Some(kind), Some(path)) = (names.kind(node), names.path(node)) else {
-            return self.unlinked().get(&node).copied().ok_or(Errno::ENOENT);
+            return self.unlinked().get(&node).copied().ok_or(Errno::NOENT);
         };
+        drop(names);
         let there = self.state.journaled.tree().stat(&path).map_err(disk_errno)?;
-        Ok(attributes(node, kind, &there))
+        Ok(self.counted(attributes(node, kind, &there)))
     }
 
-    pub(super) fn unlinked(&self) -> MutexGuard<'_, HashMap<InodeId, FileAttr>> {
+    /// The attributes without the hidden name of a file that has lost its last one.
+    fn counted(&self, attributes: FuseAttributes) -> FuseAttributes {
+        let is_orphan = self.survives && self.state.journaled.names().is_orphan(InodeId(attributes.node));
+        match is_orphan {
+            true => FuseAttributes {
+                links: 0,
+                ..attributes
+            },
+            false => attributes,
+        }
+    }
+
+    pub(super) fn unlinked(&self) -> MutexGuard<'_, HashMap<InodeId, FuseAttributes>> {
         self.unlinked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kernel has no references to these inodes any more.
+    pub(super) fn forget_all(&self, nodes: impl Iterator<Item = u64>) -> Result<(), Errno> {
+        for node in nodes.map(InodeId) {
+            self.unlinked().remove(&node);
+            if let Err(error) = self.state.journaled.forget(node) {
+                tracing::warn!(%error, "a file that no program has open any more stays until the directory is unmounted");
+            }
+        }
+        Ok(())
     }
 
     /// Keeps the attributes of an inode that loses a name: programs that have it open may still ask for them.
@@ -73,7 +110,8 @@ impl FuseFilesystem {
         if let (Some(node), Some(before)) = (node, before)
             && self.state.journaled.names().kind(node).is_none()
         {
-            self.unlinked().insert(node, FileAttr { nlink: 0, ..before });
+            self.unlinked()
+                .insert(node, FuseAttributes { links: 0, ..before });
         }
         Ok(())
     }
@@ -84,31 +122,51 @@ impl FuseFilesystem {
         let Some(ghost) = ghosts.get_mut(&node) else {
             return false;
         };
-        let known = |moment: Option<netram_files::FileTime>| moment.map(|moment| time(moment.s, moment.ns));
-        ghost.perm = set.mode.map_or(ghost.perm, |mode| mode as u16);
-        ghost.uid = set.user.unwrap_or(ghost.uid);
-        ghost.gid = set.group.unwrap_or(ghost.gid);
-        ghost.atime = known(set.accessed).unwrap_or(ghost.atime);
-        ghost.mtime = known(set.modified).unwrap_or(ghost.mtime);
+        let mode = set.mode.unwrap_or(ghost.mode);
+        ghost.mode = ghost.mode & !PERMISSIONS | mode & PERMISSIONS;
+        ghost.user = set.user.unwrap_or(ghost.user);
+        ghost.group = set.group.unwrap_or(ghost.group);
+        ghost.accessed = set.accessed.map_or(ghost.accessed, fuse_time);
+        ghost.modified = set.modified.map_or(ghost.modified, fuse_time);
         true
     }
 
     pub(super) fn path(&self, node: InodeId) -> Result<Vec<u8>, Errno> {
-        self.state.journaled.names().path(node).ok_or(Errno::ENOENT)
+        self.state.journaled.names().path(node).ok_or(Errno::NOENT)
+    }
+
+    /// Answers a request that a killed server executed, but did not answer.
+    pub(super) fn answer_executed(
+        &self,
+        operation: &FuseOperation<'_>,
+        node: InodeId,
+        body: &mut ReplyBody,
+    ) -> Result<(), Errno> {
+        match operation {
+            FuseOperation::Create { flags, .. } => {
+                let attributes = self.attributes_of(node)?;
+                let opening = self.open_file(node, *flags)?;
+                self.reply_created(opening, &attributes, body);
+                Ok(())
+            }
+            FuseOperation::MakeNode { .. }
+            | FuseOperation::MakeDirectory { .. }
+            | FuseOperation::Symlink { .. }
+            | FuseOperation::Link { .. } => self.entry(node, body),
+            _ => Ok(()),
+        }
     }
 
     /// Answers a look-up or creation with the inode's attributes.
-    pub(super) fn entry(&self, node: Result<InodeId, Errno>, reply: ReplyEntry) {
-        match node.and_then(|node| self.attributes_of(node)) {
-            Ok(attributes) => reply.entry(&ATTRIBUTE_TTL, &attributes, GENERATION),
-            Err(errno) => reply.error(errno),
-        }
+    pub(super) fn entry(&self, node: InodeId, body: &mut ReplyBody) -> Result<(), Errno> {
+        body.entry(&self.attributes_of(node)?, TTL);
+        Ok(())
     }
 
     /// Attributes of a new inode, owned by the caller.
     pub(super) fn inode_spec<'t>(
         &self,
-        request: &Request,
+        caller: FuseCaller,
         at: DirectoryEntry<'_>,
         kind: InodeKind,
         mode: u32,
@@ -116,10 +174,10 @@ impl FuseFilesystem {
     ) -> Result<InodeSpec<'t>, Errno> {
         is_allowed(at)?;
         let directory = self.attributes_of(at.directory)?;
-        let inherits = u32::from(directory.perm) & SET_GROUP_ID != 0;
+        let inherits = directory.mode & SET_GROUP_ID != 0;
         let owner = FileOwner {
-            user: request.uid(),
-            group: if inherits { directory.gid } else { request.gid() },
+            user: caller.user,
+            group: if inherits { directory.group } else { caller.group },
         };
         // A new directory inherits the set-group-id bit.
         let inherited = if inherits && kind == InodeKind::Directory {
@@ -129,45 +187,49 @@ impl FuseFilesystem {
         };
         Ok(InodeSpec {
             kind,
-            mode: mode & 0o7777 | inherited,
+            mode: mode & PERMISSIONS | inherited,
             owner,
             target,
         })
     }
 
-    /// Makes an inode owned by the caller.
-    pub(super) fn make(
-        &self,
-        request: &Request,
-        at: DirectoryEntry<'_>,
-        kind: InodeKind,
-        mode: u32,
-        target: &[u8],
-    ) -> Result<InodeId, Errno> {
-        let made = self.inode_spec(request, at, kind, mode, target)?;
-        self.state.journaled.make(at, made).map_err(|error| errno(&error))
-    }
-
     /// Opens a file for a program.
-    pub(super) fn open_file(&self, node: InodeId, flags: i32) -> Result<OpenPlan, Errno> {
-        let file = match OpenFlags(flags).acc_mode() {
-            OpenAccMode::O_RDONLY => self.state.journaled.open_file(node),
+    pub(super) fn open_file(&self, node: InodeId, flags: u32) -> Result<OpenPlan, Errno> {
+        let file = match access_mode(flags) {
+            OFlags::RDONLY => self.state.journaled.open_file(node),
             _ => self.state.journaled.open_to_write(node),
         };
         self.open_plan(file.map_err(|error| errno(&error))?, flags, self.passthrough)
+    }
+
+    /// The handle of a number. A file that another server opened is opened here when it is first used.
+    pub(super) fn handle(&self, number: u64, node: InodeId) -> Result<Arc<OpenHandle>, ChangeError> {
+        match self.handles.get(number) {
+            Some(handle) => Ok(handle),
+            None => Ok(self.handles.adopt(number, self.state.journaled.open_file(node)?)),
+        }
+    }
+
+    /// As [`FuseFilesystem::handle`], for a change of the file.
+    pub(super) fn handle_to_write(&self, number: u64, node: InodeId) -> Result<Arc<OpenHandle>, ChangeError> {
+        let handle = self.handle(number, node)?;
+        if handle.adopted {
+            self.state.journaled.open_to_write(node)?;
+        }
+        Ok(handle)
     }
 
     /// Chooses the I/O mode for a program's open of a file.
     pub(super) fn open_plan(
         &self,
         file: Arc<netram_files::OpenFile<std::fs::File>>,
-        flags: i32,
+        flags: u32,
         passes: bool,
     ) -> Result<OpenPlan, Errno> {
-        let access = OpenFlags(flags).acc_mode();
-        let synced = is_synced(flags) && access != OpenAccMode::O_RDONLY;
+        let access = access_mode(flags);
+        let synced = is_synced(flags) && access != OFlags::RDONLY;
         let way = self.handles.reserve_io_mode(file.node(), access, synced, passes);
-        let way = way.ok_or(Errno::ETXTBSY)?;
+        let way = way.ok_or(Errno::TXTBSY)?;
         Ok(OpenPlan {
             file,
             synced,
@@ -177,10 +239,10 @@ impl FuseFilesystem {
 
     /// Sets a file's length. Unless the caller is root this clears set-user-id and set-group-id, as a write
     /// does.
-    pub(super) fn set_size(&self, request: &Request, node: InodeId, size: u64) -> Result<(), ChangeError> {
+    pub(super) fn set_size(&self, caller: FuseCaller, node: InodeId, size: u64) -> Result<(), ChangeError> {
         let file = self.state.journaled.open_to_write(node)?;
         self.state.journaled.resize(&file, size)?;
-        match request.uid() {
+        match caller.user {
             0 => Ok(()),
             _ => self.clear_set_ids(node),
         }
@@ -190,7 +252,7 @@ impl FuseFilesystem {
 /// Checks a name's length, which the kernel does not bound at 255 bytes.
 pub(super) fn check_name_length(at: DirectoryEntry<'_>) -> Result<DirectoryEntry<'_>, Errno> {
     match at.name.len() > NAME_BYTES_MAX {
-        true => Err(Errno::ENAMETOOLONG),
+        true => Err(Errno::NAMETOOLONG),
         false => Ok(at),
     }
 }
@@ -199,7 +261,7 @@ pub(super) fn check_name_length(at: DirectoryEntry<'_>) -> Result<DirectoryEntry
 pub(super) fn is_allowed(at: DirectoryEntry<'_>) -> Result<(), Errno> {
     check_name_length(at)?;
     match at.directory == InodeId::ROOT && is_reserved(OsStr::from_bytes(at.name)) {
-        true => Err(Errno::EPERM),
+        true => Err(Errno::PERM),
         false => Ok(()),
     }
 }
@@ -213,40 +275,22 @@ pub(super) struct OpenPlan {
 
 impl OpenPlan {
     /// Flags of the reply. Closing needs no request (`FOPEN_NOFLUSH`).
-    pub(super) fn flags(&self) -> FopenFlags {
-        FopenFlags::FOPEN_NOFLUSH
+    pub(super) fn flags(&self) -> u32 {
+        open_flag::NOFLUSH
             | match self.io_mode {
-                IoMode::Cached => FopenFlags::FOPEN_KEEP_CACHE,
-                IoMode::Direct => FopenFlags::FOPEN_DIRECT_IO,
-                IoMode::Passthrough => FopenFlags::FOPEN_PASSTHROUGH,
-                IoMode::WriteBeside => FopenFlags::FOPEN_PASSTHROUGH | FopenFlags::FOPEN_DIRECT_IO,
+                IoMode::Cached => open_flag::KEEP_CACHE,
+                IoMode::Direct => open_flag::DIRECT_IO,
+                IoMode::Passthrough => open_flag::PASSTHROUGH,
+                IoMode::WriteBeside => open_flag::PASSTHROUGH | open_flag::DIRECT_IO,
             }
     }
 }
 
 impl FuseFilesystem {
-    pub(super) fn xattr_of(&self, node: InodeId, name: &OsStr) -> Result<Option<Vec<u8>>, Errno> {
-        let directory = &self.state.journaled;
-        let label = match (self.path(node), directory.open_file_of(node)) {
-            (Err(_), Some(file)) => directory.tree().xattr_of_file(file.inner(), name.as_bytes()),
-            (path, _) => directory.tree().xattr_of(&path?, name.as_bytes()),
-        };
-        label.map_err(disk_errno)
-    }
-
-    pub(super) fn xattrs_of(&self, node: InodeId) -> Result<Vec<u8>, Errno> {
-        let directory = &self.state.journaled;
-        let labels = match (self.path(node), directory.open_file_of(node)) {
-            (Err(_), Some(file)) => directory.tree().xattrs_of_file(file.inner()),
-            (path, _) => directory.tree().xattrs_of(&path?),
-        };
-        labels.map_err(disk_errno)
-    }
-
     pub(super) fn clear_set_ids(&self, node: InodeId) -> Result<(), ChangeError> {
         let mode = self
             .attributes_of(node)
-            .map_or(0, |attributes| u32::from(attributes.perm));
+            .map_or(0, |attributes| attributes.mode & PERMISSIONS);
         if mode & SET_IDS == 0 {
             return Ok(());
         }
@@ -258,59 +302,25 @@ impl FuseFilesystem {
     }
 }
 
+/// Whether a descriptor opened with these flags reads, writes, or both.
+fn access_mode(flags: u32) -> OFlags {
+    OFlags::from_bits_retain(flags) & OFlags::RWMODE
+}
+
 /// Whether writes through a descriptor opened with these flags are synchronous.
-pub(super) fn is_synced(flags: i32) -> bool {
-    OFlags::from_bits_retain(flags.cast_unsigned()).intersects(OFlags::DSYNC | OFlags::SYNC)
+pub(super) fn is_synced(flags: u32) -> bool {
+    OFlags::from_bits_retain(flags).intersects(OFlags::DSYNC | OFlags::SYNC)
 }
 
 impl FuseFilesystem {
-    pub(super) fn remove(&self, at: DirectoryEntry<'_>, directory: bool, reply: ReplyEmpty) {
-        match check_name_length(at) {
-            Ok(at) => reply_done(
-                self.unlink_node(at, || self.state.journaled.remove(at, directory)),
-                reply,
-            ),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    /// Entries of a directory; none if it is gone.
-    pub(super) fn list(&self, directory: InodeId) -> Vec<(InodeId, InodeKind, Vec<u8>)> {
-        let names = self.state.journaled.names();
-        if names.kind(directory) != Some(InodeKind::Directory) {
-            return Vec::new();
-        }
-        let own = [
-            (directory, InodeKind::Directory, b".".to_vec()),
-            (names.parent(directory), InodeKind::Directory, b"..".to_vec()),
-        ];
-        let inside = { names.children(directory) }.map(|(name, node)| {
-            let kind = names.kind(node).unwrap_or(InodeKind::File);
-            (node, kind, name.to_vec())
-        });
-        own.into_iter().chain(inside).collect()
-    }
-}
-
-/// Access control lists and other system attributes: the kernel would have to enforce them, and does not for
-/// this file system.
-pub(super) fn is_system_xattr(name: &OsStr) -> bool {
-    name.as_bytes().starts_with(b"system.")
-}
-
-pub(super) fn reply_value(value: &[u8], size: u32, reply: ReplyXattr) {
-    const _: () = assert!(XATTR_BYTES_MAX <= u32::MAX as usize);
-    match size as usize {
-        0 => reply.size(value.len() as u32),
-        room if room >= value.len() => reply.data(value),
-        _ => reply.error(Errno::ERANGE),
-    }
-}
-
-/// Answers a request whose only result is success or an error.
-pub(super) fn reply_done(done: Result<(), ChangeError>, reply: ReplyEmpty) {
-    match done {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(errno(&error)),
+    pub(super) fn remove(
+        &self,
+        at: DirectoryEntry<'_>,
+        directory: bool,
+        asked: Option<u64>,
+    ) -> Result<(), Errno> {
+        let at = check_name_length(at)?;
+        let removed = self.unlink_node(at, || self.state.journaled.remove(at, directory, asked));
+        removed.map_err(|error| errno(&error))
     }
 }

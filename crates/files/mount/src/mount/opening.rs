@@ -1,0 +1,189 @@
+//! Opening a directory with its journal: for a new mount, for recovery, or to continue a mount.
+
+use std::path::Path;
+
+use netram_files::{DirectoryOpenError, DirectoryOptions, DirectoryRecovery, JournaledDirectory};
+use netram_journal::settings::JournalSettings;
+use netram_journal::{Journal, JournalPaths};
+use netram_process::rights::{PathOwner, owner_of};
+use netram_proto::planted::FaultSwitch;
+
+use super::{JournaledFiles, MountOptions, MountState, are_apart};
+use crate::backing_directory::BackingDirectory;
+use crate::backing_fs::BackingFs;
+use crate::catalog_file::CatalogFile;
+use crate::descriptors;
+use crate::error::MountError;
+use crate::metrics::MountMetrics;
+use crate::stamp::{JournalStamp, StampFile};
+use crate::users::users;
+
+/// Whether programs have files of the directory open, through the mount whose server was killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DirectoryUse {
+    Unused,
+    Mounted,
+}
+
+/// Opens a directory's journal. Nothing is changed in the directory; a journal that may not be replayed into
+/// it is refused.
+fn open_journal(
+    dir: &Path,
+    journal: &Path,
+    ground: &BackingDirectory,
+    asked: MountOptions,
+    usage: DirectoryUse,
+) -> Result<(Journal, bool), MountError> {
+    // Before anything of it is read: its settings name a key, and its records are carried out.
+    if let Some(PathOwner { user, .. }) = owner_of([journal])? {
+        let journal = journal.to_path_buf();
+        return Err(MountError::ForeignJournal { journal, user });
+    }
+    let mut settings = JournalSettings::of(&JournalPaths::at(journal))?;
+    settings.accept_loss |= asked.accept_loss;
+    // What programs have seen may not be lost.
+    settings.accept_loss &= usage == DirectoryUse::Unused;
+    let loss_accepted = settings.accept_loss;
+    let mut config = settings.journal_config()?;
+    config.modelled_sync_delay = asked.modelled_sync_delay;
+    // A file opened before the mount would be written without records.
+    if usage == DirectoryUse::Unused
+        && let Some(user) = users(dir).into_iter().next()
+    {
+        return Err(MountError::InUse {
+            dir: dir.to_path_buf(),
+            user,
+        });
+    }
+    if let Some(private) = ground.private()? {
+        JournalStamp::check(&private, &ground.files_path(), journal).map_err(|older| {
+            MountError::StaleJournal {
+                dir: dir.to_path_buf(),
+                older,
+            }
+        })?;
+    }
+    let (log, _) = Journal::open(journal, config)?;
+    Ok((log, loss_accepted))
+}
+
+/// Takes a directory and replays its journal into it.
+pub(super) fn take_directory(
+    dir: &Path,
+    journal: &Path,
+    asked: MountOptions,
+) -> Result<(MountState, DirectoryRecovery), MountError> {
+    are_apart(dir, journal)?;
+    let ground = BackingDirectory::open(dir)?;
+    let (log, loss_accepted) = open_journal(dir, journal, &ground, asked, DirectoryUse::Unused)?;
+    let was_taken = ground.is_taken();
+    ground.take(journal)?;
+    let options = DirectoryOptions {
+        loss_accepted,
+        reign: (asked.survive).then(|| u64::from(log.newest_view().epoch.0)),
+        ..options(&log, asked)
+    };
+    let catalog = CatalogFile::of(journal);
+    let open = |log, beneath| JournaledDirectory::open(log, beneath, catalog, options);
+    match open_files(dir, &ground, log, asked, open) {
+        Ok((files, stamp, recovered)) => Ok((state_of(dir, ground, files, stamp, asked), recovered)),
+        Err(error) => {
+            // Recovery that fails has changed nothing. A directory that was not taken before gets its files
+            // back.
+            if !was_taken
+                && matches!(error, MountError::Open { .. })
+                && let Err(error) = ground.give_back()
+            {
+                tracing::warn!(directory = %dir.display(), %error, "the directory could not be given back; run `netram mount recover` on it");
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Continues with the directory beneath a mount whose server was killed.
+pub(super) fn continue_directory(
+    dir: &Path,
+    journal: &Path,
+    asked: MountOptions,
+) -> Result<(MountState, DirectoryRecovery), MountError> {
+    let ground = BackingDirectory::open_beneath(dir)?;
+    let of_journal = ground.journal()?;
+    if of_journal != journal {
+        return Err(MountError::TakeOver {
+            dir: dir.to_path_buf(),
+            reason: format!("it belongs to the journal {}", of_journal.display()),
+        });
+    }
+    let (log, _) = open_journal(dir, journal, &ground, asked, DirectoryUse::Mounted)?;
+    let options = options(&log, asked);
+    let catalog = CatalogFile::of(journal);
+    let open = |log, beneath| JournaledDirectory::take_over(log, beneath, catalog, options);
+    let (files, stamp, recovered) = open_files(dir, &ground, log, asked, open)?;
+    Ok((state_of(dir, ground, files, stamp, asked), recovered))
+}
+
+fn options(log: &Journal, asked: MountOptions) -> DirectoryOptions {
+    DirectoryOptions {
+        journal: log.id(),
+        durability: asked.durability,
+        loss_accepted: false,
+        files_max: descriptors::for_files(asked.threads),
+        on_failed_sync: asked.on_failed_sync,
+        reign: None,
+        planted: FaultSwitch::NONE,
+    }
+}
+
+/// Opens the files of a taken directory, with the journal's progress recorded beside them.
+fn open_files(
+    dir: &Path,
+    ground: &BackingDirectory,
+    log: Journal,
+    asked: MountOptions,
+    open: impl FnOnce(Journal, BackingFs) -> Result<(JournaledFiles, DirectoryRecovery), DirectoryOpenError>,
+) -> Result<(JournaledFiles, StampFile, DirectoryRecovery), MountError> {
+    let beneath = BackingFs::of(ground.files()?, asked.modelled_sync_delay).map_err(|source| {
+        MountError::NoDirectory {
+            dir: ground.files_path(),
+            source,
+        }
+    })?;
+    let stamp = StampFile::begin(ground.known_private()?, &log);
+    let (files, recovered) = match open(log, beneath) {
+        Ok(opened) => opened,
+        Err(source) => {
+            stamp.restore();
+            return Err(MountError::Open {
+                dir: dir.to_path_buf(),
+                source,
+            });
+        }
+    };
+    let withheld = files.tree().end_replay();
+    if withheld > 0 {
+        tracing::warn!(
+            directory = %dir.display(),
+            files = withheld,
+            "some files kept the owner who recovered them, or lost set-id bits: the journal gives them rights that the \
+             directory's owner lacks; look at them (ls -l)"
+        );
+    }
+    Ok((files, stamp, recovered))
+}
+
+fn state_of(
+    dir: &Path,
+    backing: BackingDirectory,
+    journaled: JournaledFiles,
+    stamp: StampFile,
+    asked: MountOptions,
+) -> MountState {
+    MountState {
+        journaled,
+        dir: dir.to_path_buf(),
+        backing,
+        stamp,
+        metrics: MountMetrics::register(dir, asked.threads, asked.restarts),
+    }
+}
