@@ -1,17 +1,6 @@
 //! Entry points of the fuzz target `fuzz/checks`: parsers of bytes from the kernel and other processes.
 
-use crate::fuse;
 use crate::ublk::wire::fuzz_request;
-
-/// Checks a FUSE request of the kernel: its parts lie inside the request.
-pub fn fuse_request(bytes: &[u8]) {
-    fuse::fuzz(bytes);
-}
-
-/// Seeds for [`fuse_request`]: one request of each kind.
-pub fn fuse_seeds() -> Vec<Vec<u8>> {
-    fuse::fuzz_seeds()
-}
 
 /// Checks a request of the kernel's ublk driver.
 pub fn ublk_request(bytes: &[u8]) {

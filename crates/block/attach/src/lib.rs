@@ -38,48 +38,38 @@
 //! module `ublk`.
 #![deny(unsafe_code)]
 
-mod abort_guard;
 mod attach_method;
 mod attached_device;
-#[cfg(test)]
-mod children;
+mod device_offer;
 mod failure_log;
 mod fuse;
 #[doc(hidden)]
 pub mod fuzzed;
-mod handover;
-mod heartbeat;
 mod loop_device;
 mod nbd_device;
 mod netlink;
 mod node;
 mod openers;
-mod process;
 mod registry;
 mod release_task;
-mod restart_budget;
 mod serve;
-mod server;
-mod server_handle;
-mod server_listener;
 mod supervise;
 mod sys;
 mod ublk;
 mod users;
-mod watchdog;
 
 pub use attach_method::AttachMethod;
 pub use attached_device::{DeviceResizeError, FailError, fail, resize};
 pub use loop_device::LoopBindError;
 pub use nbd_device::NbdError;
-pub use process::ProcessIdentity;
+pub use netram_supervise::{
+    ProcessIdentity, RestartBudget, ServerError, ServerListener, become_io_flusher, become_server, say_closed,
+};
 pub use registry::{
     AttachEntry, AttachRecord, ClaimError, FindError, NAME_BYTES_MAX, NameClaim, Registry, RegistryError,
     name_of,
 };
-pub use restart_budget::RestartBudget;
-pub use serve::{AttachServeError, become_io_flusher, say_closed, serve, serve_nbd};
-pub use server_listener::{ServerListener, become_server};
+pub use serve::{AttachServeError, serve, serve_nbd};
 pub use supervise::{
     AttachError, AttachRequest, DetachingDevice, ReleaseOutcome, ServerHealth, ServerSource,
     VolumeAttachment, attach,

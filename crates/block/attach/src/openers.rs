@@ -44,7 +44,7 @@ fn is_device(file: &Path, kind: FileType, number: (u32, u32)) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::children;
+    use netram_supervise::children;
     use std::fs::File;
     use std::os::unix::fs::MetadataExt;
     use std::process::{Command, Stdio};

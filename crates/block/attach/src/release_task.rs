@@ -16,7 +16,7 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{Builder, JoinHandle};
 
-use crate::sys;
+use netram_supervise::without_descriptors;
 
 /// A device that is being released and is not gone yet.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl ReleaseTask {
         let (rest, to_close) = channel::<Box<dyn Send>>();
         let (go, going) = channel();
         let ending = Builder::new().name("netram-release".into()).spawn(move || {
-            let mine = sys::without_descriptors().and_then(|()| have());
+            let mine = without_descriptors().and_then(|()| have());
             let device = match mine {
                 Ok(device) => device,
                 // The supervisor may not wait for it any more.

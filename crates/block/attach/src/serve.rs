@@ -2,45 +2,30 @@
 //!
 //! The server never opens its own file, nor anything that leads to it (see the crate's documentation). It
 //! ends when no process has that file open any more. It sends `file NAME` or `refused REASON` to the
-//! supervisor on its standard output. Other messages use its standard input, a socket ([`crate::handover`]).
-//! For the kernel's NBD client it writes `socket NUMBER BYTES FLAGS`, with its own descriptor number of the
-//! kernel's end.
+//! supervisor on its standard output. Other messages use its standard input, a socket
+//! ([`netram_supervise::handover`]). For the kernel's NBD client it writes `socket NUMBER BYTES FLAGS`, with
+//! its own descriptor number of the kernel's end.
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use netram_block::{BlockDevice, DeviceError};
 use netram_nbd::{kernel_flags, serve_kernel};
+use netram_supervise::handover::{HandoverMessage, receive_message, send_message};
+use netram_supervise::{Heartbeat, leave_output, prepare, say_line, say_refused};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
-use rustix::process::Signal;
 
 use crate::fuse::file::FuseFile;
-use crate::fuse::session::FuseSession;
-use crate::handover::{HandoverMessage, receive_message, send_message, try_send_message};
-use crate::heartbeat::Heartbeat;
-use crate::sys;
+use crate::fuse::session::FileSession;
 use crate::ublk::UblkError;
 
 /// Start of the line that offers the kernel's end of a socket.
 pub(crate) const SOCKET_OFFER: &str = "socket ";
 /// Start of the line that offers the file.
 pub(crate) const OFFER: &str = "file ";
-/// Start of the line that reports a refusal.
-pub(crate) const REFUSAL: &str = "refused ";
-
-const NOWHERE: &str = "/dev/null";
-
-/// Signals with which terminals, sessions and shutdowns end processes. The server ignores them and ends with
-/// its device, because a file system's last writes come after all processes were told to end.
-const IGNORED: [Signal; 3] = [Signal::TERM, Signal::INT, Signal::HUP];
-
-/// Nearly the lowest score, so that this process is killed last when memory is short: a file system waits for
-/// it. Processes below -900 are never killed.
-const OOM_SCORE: &str = "-900";
 
 /// Reason why serving ended early.
 #[derive(Debug, thiserror::Error)]
@@ -93,9 +78,9 @@ pub fn serve<E: fmt::Display>(
 }
 
 /// Serves the file in the supervisor's mount, and waits until the supervisor has bound the device to it.
-fn begin(control: OwnedFd, file: FuseFile) -> Result<FuseSession, AttachServeError> {
+fn begin(control: OwnedFd, file: FuseFile) -> Result<FileSession, AttachServeError> {
     let name = file.new_name();
-    let session = FuseSession::begin(control, file)?;
+    let session = FileSession::begin(control, file)?;
     say_line(format_args!("{OFFER}{name}"))?;
     leave_output()?;
     // By then the supervisor has the file open or is dead: the session ends with the last open file.
@@ -109,8 +94,8 @@ fn begin(control: OwnedFd, file: FuseFile) -> Result<FuseSession, AttachServeErr
 }
 
 /// Continues the file of a server that died.
-fn take_over(control: OwnedFd, file: FuseFile) -> Result<FuseSession, AttachServeError> {
-    let session = FuseSession::take_over(control, file)?;
+fn take_over(control: OwnedFd, file: FuseFile) -> Result<FileSession, AttachServeError> {
+    let session = FileSession::take_over(control, file)?;
     leave_output()?;
     // A missing supervisor is no error here.
     let _ = send_message(io::stdin(), &HandoverMessage::Serving);
@@ -118,7 +103,7 @@ fn take_over(control: OwnedFd, file: FuseFile) -> Result<FuseSession, AttachServ
 }
 
 /// Sends the supervisor what another server would need.
-fn give(session: &FuseSession) -> io::Result<()> {
+fn give(session: &FileSession) -> io::Result<()> {
     let word = match session.resend {
         true => HandoverMessage::Yes(session.control().as_fd().try_clone_to_owned()?),
         false => HandoverMessage::No,
@@ -167,12 +152,12 @@ pub(crate) fn start<E: fmt::Display, S>(
     let started = open()
         .map_err(|error| AttachServeError::Refused(error.to_string()))
         .and_then(|device| {
-            pulse.watch(&device);
+            let probed = Arc::clone(&device);
+            pulse.watch(move || probed.probe());
             Ok((begin(Arc::clone(&device))?, device))
         });
     if let Err(error) = &started {
-        // If this fails, the supervisor is gone.
-        let _ = say_line(format_args!("{REFUSAL}{}", one_line(&error.to_string())));
+        say_refused(error);
     }
     started
 }
@@ -202,56 +187,4 @@ impl NbdService {
             .map_err(AttachServeError::Nbd)?;
         Ok(NbdService { serving, kernel })
     }
-}
-
-/// Prepares the process, before the volume's threads start and inherit the settings.
-pub(crate) fn prepare() -> io::Result<Heartbeat> {
-    for signal in IGNORED {
-        if let Err(error) = sys::ignore(signal) {
-            tracing::warn!(%error, ?signal, "cannot ignore a signal: it would end the server even while the device is in use");
-        }
-    }
-    // The end of a terminal must not affect this process.
-    if let Err(error) = rustix::process::setsid() {
-        tracing::debug!(%error, "this process already leads a process group");
-    }
-    // A server of an ordinary user is marked already, and has given up the right to be.
-    if rustix::process::geteuid().is_root() {
-        become_io_flusher();
-    }
-    if let Err(error) = fs::write("/proc/self/oom_score_adj", OOM_SCORE) {
-        tracing::warn!(%error, "cannot lower the OOM score; when memory is short, this process may be killed like any other");
-    }
-    Heartbeat::start()
-}
-
-/// Marks this process, and those that it starts or becomes, as one for which memory reclaim does not wait to
-/// write something. This takes CAP_SYS_RESOURCE.
-pub fn become_io_flusher() {
-    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
-        tracing::warn!(%error, "cannot mark this process as an I/O flusher; when memory is short, the kernel and this process may deadlock");
-    }
-}
-
-/// Tells the supervisor, at whose socket this process became a server, that the volume is closed.
-pub fn say_closed() {
-    // A supervisor that is gone does not miss it.
-    let _ = try_send_message(io::stdin(), &HandoverMessage::Closed);
-}
-
-pub(crate) fn say_line(line: fmt::Arguments<'_>) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
-}
-
-/// Redirects the output to nowhere, because it is not read any more: output of a library must not fill the
-/// pipe and block.
-pub(crate) fn leave_output() -> io::Result<()> {
-    let nowhere = File::options().write(true).open(NOWHERE)?;
-    Ok(rustix::stdio::dup2_stdout(nowhere)?)
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -7,17 +7,18 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use netram_fuse::DetachedMount;
+use netram_supervise::handover::HandoverMessage;
+use netram_supervise::{ProcessIdentity, ServerError, ServerListener, ServerProcess, become_io_flusher};
+
 use crate::attach_method::AttachMethod;
 use crate::attached_device::{AttachedDevice, ReleasedDevice};
-use crate::fuse::mount::{DetachedMount, open_file};
-use crate::handover::HandoverMessage;
+use crate::device_offer::DeviceOffer;
+use crate::fuse::mount::{mount_detached, open_file};
 use crate::loop_device::{LoopBindError, LoopDevice};
 use crate::nbd_device::{NbdConfig, NbdDevice, NbdError};
-use crate::process::ProcessIdentity;
 use crate::registry::{AttachRecord, NameClaim, RegistryError};
 use crate::release_task::ReleaseTask;
-use crate::server::{DeviceOffer, ServerProcess};
-use crate::server_listener::ServerListener;
 use crate::sys::LoopConfig;
 use crate::ublk::{self, UblkDevice, UblkError, UblkStart};
 use crate::users::{DeviceUser, users};
@@ -105,15 +106,9 @@ pub struct DetachingDevice {
 /// Failure to attach a volume. The attempt leaves nothing behind.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// The server could not be started.
-    #[error("cannot start the server process: {0}")]
-    Start(io::Error),
-    /// The server refused, with this reason.
-    #[error("{0}")]
-    Refused(String),
-    /// The server ended without a message.
-    #[error("the server process ended before it served anything ({0}); see its log")]
-    Ended(ExitStatus),
+    /// The server failed, or refused.
+    #[error(transparent)]
+    Server(#[from] ServerError),
     /// The server's file cannot be opened.
     #[error("cannot open the served volume: {0}")]
     File(io::Error),
@@ -153,9 +148,7 @@ pub fn attach(
 ) -> Result<VolumeAttachment, AttachError> {
     // A file system may wait for this process to start another server, so memory reclaim must not make it
     // wait for the file system.
-    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
-        tracing::warn!(%error, "cannot mark this process as an I/O flusher; when memory is short, replacing a dead server may deadlock");
-    }
+    become_io_flusher();
     let mut server = match server {
         ServerSource::Start(command) => ServerProcess::start(command, request.hung_after)?,
         ServerSource::Accept(_) if request.method != AttachMethod::Fuse => {
@@ -174,7 +167,7 @@ pub fn attach(
             claim,
             record,
         }),
-        Err(error) => Err(server.give_up(error)),
+        Err(error) => Err(give_up(server, error)),
     }
 }
 
@@ -184,25 +177,25 @@ fn make(
     request: &AttachRequest,
     server: &mut ServerProcess,
 ) -> Result<(AttachedDevice, AttachRecord), AttachError> {
-    let supervisor = ProcessIdentity::of(std::process::id()).map_err(AttachError::Start)?;
+    let supervisor = ProcessIdentity::of(std::process::id()).map_err(ServerError::Start)?;
     let mut mount = None;
     let begun = match request.method {
         AttachMethod::Fuse => {
-            let DetachedMount { control, root } = DetachedMount::new().map_err(AttachError::Mount)?;
+            let DetachedMount { device, root } = mount_detached().map_err(AttachError::Mount)?;
             mount = Some(root);
             // Only the server has the kernel's end while this process waits for the server.
-            server.say(&HandoverMessage::New(control))
+            server.say(&HandoverMessage::New(device.into()))
         }
         AttachMethod::Nbd => Ok(()),
-        AttachMethod::Ublk => server.begin(&UblkStart::New {
+        AttachMethod::Ublk => server.say_line(&UblkStart::New {
             block_bytes: request.block_bytes,
             read_only: request.read_only,
             again: request.restart,
             mark: ublk::mark(&supervisor),
         }),
     };
-    begun.map_err(AttachError::Start)?;
-    let mut device = match (server.offer()?, &mount) {
+    begun.map_err(ServerError::Start)?;
+    let mut device = match (server.offer(DeviceOffer::parse)?, &mount) {
         (DeviceOffer::File(name), Some(root)) => {
             let file = open_file(root, &name).map_err(AttachError::File)?;
             AttachedDevice::Loop {
@@ -218,7 +211,7 @@ fn make(
                 block_bytes,
                 flags,
             };
-            AttachedDevice::Nbd(NbdDevice::connect(&server.socket(number)?, config)?)
+            AttachedDevice::Nbd(NbdDevice::connect(&socket(server, number)?, config)?)
         }
         (DeviceOffer::Device(number), None) if request.method == AttachMethod::Ublk => {
             AttachedDevice::Ublk(UblkDevice::new(number)?)
@@ -247,6 +240,19 @@ fn make(
         _ => tell_bound(server),
     }
     Ok((device, record))
+}
+
+/// Waits for the end of a server whose offer was not accepted. Returns `error`, with its exit status.
+fn give_up(server: ServerProcess, error: AttachError) -> AttachError {
+    match (error, server.give_up()) {
+        (AttachError::Server(ServerError::Ended(_)), Some(status)) => ServerError::Ended(status).into(),
+        (error, _) => error,
+    }
+}
+
+/// A duplicate of the server's socket with descriptor `number`.
+fn socket(server: &ServerProcess, number: i32) -> Result<OwnedFd, AttachError> {
+    server.descriptor(number).map_err(AttachError::Socket)
 }
 
 /// Tells the server that the kernel has its file or socket, so that it closes its own.
@@ -285,7 +291,7 @@ impl VolumeAttachment {
     ///
     /// [`AttachError`] if the server cannot be watched, or the kernel refuses its successor.
     pub fn look(&mut self, now: Instant) -> Result<ServerHealth, AttachError> {
-        let ended = self.server.look(now).map_err(AttachError::Start)?;
+        let ended = self.server.look(now).map_err(ServerError::Start)?;
         if self.succeeding && self.has_succeeded()? {
             self.succeeding = false;
         }
@@ -298,9 +304,9 @@ impl VolumeAttachment {
 
     /// Whether the successor serves; connects it to the kernel's NBD client if needed.
     fn has_succeeded(&mut self) -> Result<bool, AttachError> {
-        let offered = match self.server.offered() {
+        let offered = match self.server.offered(DeviceOffer::parse) {
             // The server ends after reporting the reason; then another may be started.
-            Err(AttachError::Refused(reason)) => {
+            Err(ServerError::Refused(reason)) => {
                 tracing::warn!(%reason, "the successor refused to take over");
                 return Ok(false);
             }
@@ -315,11 +321,11 @@ impl VolumeAttachment {
                 Ok(true)
             }
             (AttachedDevice::Nbd(device), Some(DeviceOffer::Socket { number, bytes, .. })) => {
-                match self.server.socket(number) {
+                match socket(&self.server, number) {
                     Ok(socket) => device.reconnect(&socket, bytes)?,
                     Err(error) => {
                         tracing::warn!(%error, "cannot use the successor; killing it");
-                        self.server.kill().map_err(AttachError::Start)?;
+                        self.server.kill().map_err(ServerError::Start)?;
                         return Ok(false);
                     }
                 }
@@ -392,16 +398,16 @@ impl VolumeAttachment {
                 control: Some(control),
                 ..
             } => {
-                let control = control.try_clone().map_err(AttachError::Start)?;
+                let control = control.try_clone().map_err(ServerError::Start)?;
                 // A server that is dead already is noticed by the next look.
                 let _ = server.say(&HandoverMessage::Take(control));
             }
             AttachedDevice::Loop { control: None, .. } => {
-                return Err(server.give_up(AttachError::OtherMethod));
+                return Err(give_up(server, AttachError::OtherMethod));
             }
             AttachedDevice::Nbd(_) => (),
             AttachedDevice::Ublk(device) => {
-                let _ = server.begin(&UblkStart::Take(device.number()));
+                let _ = server.say_line(&UblkStart::Take(device.number()));
             }
         }
         self.record.restarts = self.record.restarts.saturating_add(1);

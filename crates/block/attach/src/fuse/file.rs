@@ -7,9 +7,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use netram_block::{BLOCK_BYTES, BlockDevice, DeviceError, SECTOR_BYTES};
+use netram_fuse::{
+    FuseAttributes, FuseOperation, FuseRequest, FuseService, FuseSpace, FuseTime, FuseTtl, OpenReply,
+    REQUEST_BYTES_MAX, ReplyBody, error_number, open_flag,
+};
 use rustix::io::Errno;
 
-use super::wire::{self, FuseAttributes, FuseOperation, FuseRequest};
 use crate::failure_log::FailureLog;
 
 /// Beginning of the file's name. The server that creates the file chooses the rest, and any name with this
@@ -20,10 +23,20 @@ const FILE: u64 = 2;
 const DIRECTORY_MODE: u32 = 0o040_700;
 const FILE_MODE: u32 = 0o100_600;
 
-/// Maximum bytes of one request. The kernel sends no more by default, and the device accepts more.
-pub(super) const REQUEST_BYTES_MAX: u32 = 1 << 20;
-/// Seconds for which the kernel may cache the name; it never changes.
-const NAME_VALID_S: u64 = 3600;
+/// The name never changes. The attributes do, because the file may grow.
+const TTL: FuseTtl = FuseTtl {
+    name_s: 3600,
+    attributes_s: 0,
+};
+const OPENED: OpenReply = OpenReply {
+    handle: 0,
+    flags: open_flag::DIRECT_IO | open_flag::PARALLEL_DIRECT_WRITES | open_flag::NOFLUSH,
+    backing: 0,
+};
+/// Maximum bytes of a name.
+const NAME_BYTES_MAX: u32 = 255;
+/// Units of a file's size on the disk.
+const UNIT_BYTES: u64 = 512;
 
 const _: () = assert!(REQUEST_BYTES_MAX <= netram_block::limit::REQUEST_BYTES_MAX);
 
@@ -32,35 +45,6 @@ const KEEP_SIZE: u32 = 0x01;
 const ZERO_RANGE: u32 = 0x10;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
-
-/// Reply to the kernel.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum FuseReply<'a> {
-    /// No reply; the kernel does not wait for one.
-    Nothing,
-    /// Error number.
-    Error(i32),
-    /// Reply body, possibly empty.
-    Body(&'a [u8]),
-}
-
-/// Maximum bytes of a reply body, except for data read.
-const BODY_BYTES_MAX: usize = 128;
-
-/// Body of a short reply.
-#[derive(Debug)]
-struct ReplyBody {
-    bytes: [u8; BODY_BYTES_MAX],
-    length: usize,
-}
-
-impl<const N: usize> From<[u8; N]> for ReplyBody {
-    fn from(body: [u8; N]) -> ReplyBody {
-        let mut bytes = [0; BODY_BYTES_MAX];
-        bytes[..N].copy_from_slice(&body);
-        ReplyBody { bytes, length: N }
-    }
-}
 
 /// The file system.
 pub(crate) struct FuseFile {
@@ -110,51 +94,27 @@ impl FuseFile {
         name.starts_with(NAME_BEGINS) && !name.contains('/')
     }
 
-    /// Replies to `request`. Data read uses `scratch`, so that requests do not allocate.
-    pub(super) fn answer<'a>(&self, request: &FuseRequest<'_>, scratch: &'a mut Vec<u8>) -> FuseReply<'a> {
-        let told = match request.operation {
-            FuseOperation::Forget => return FuseReply::Nothing,
-            FuseOperation::Read { offset, bytes } => return self.read(offset, bytes, scratch),
-            FuseOperation::Lookup(name) => self.look_up(request.node, name),
-            FuseOperation::Attributes => match self.attributes(request.node) {
-                Some(attributes) => Ok(attributes.answer().into()),
-                None => Err(Errno::NOENT.raw_os_error()),
-            },
-            FuseOperation::Open if request.node == FILE => Ok(wire::opened().into()),
-            FuseOperation::Open => Err(Errno::ISDIR.raw_os_error()),
-            FuseOperation::Write { offset, data } => self.write(offset, data),
-            FuseOperation::Sync => self.sync(),
-            FuseOperation::Allocate { offset, length, mode } => self.allocate(offset, length, mode),
-            FuseOperation::Seek { offset, whence } => self.seek_from(offset, whence),
-            FuseOperation::Space => Ok(self.space().into()),
-            FuseOperation::Done => Ok([].into()),
-            // The kernel sends some of these only once, such as a query for capabilities before the first
-            // write.
-            FuseOperation::Init(_) | FuseOperation::Other => Err(Errno::NOSYS.raw_os_error()),
-        };
-        match told {
-            Ok(ReplyBody { bytes, length }) => {
-                if scratch.len() < bytes.len() {
-                    scratch.resize(bytes.len(), 0);
-                }
-                scratch[..length].copy_from_slice(&bytes[..length]);
-                FuseReply::Body(&scratch[..length])
-            }
-            Err(errno) => FuseReply::Error(errno),
-        }
-    }
-
     fn attributes(&self, node: u64) -> Option<FuseAttributes> {
         let (mode, bytes) = match node {
             DIRECTORY => (DIRECTORY_MODE, 0),
             FILE => (FILE_MODE, self.device.geometry().bytes),
             _ => return None,
         };
+        let made = FuseTime {
+            s: self.made_s.cast_signed(),
+            ns: 0,
+        };
         Some(FuseAttributes {
             node,
             bytes,
+            units: bytes / UNIT_BYTES,
+            accessed: made,
+            modified: made,
+            changed: made,
             mode,
-            made_s: self.made_s,
+            links: 1,
+            user: 0,
+            group: 0,
             block_bytes: BLOCK_BYTES as u32,
         })
     }
@@ -191,77 +151,122 @@ impl FuseFile {
         Ok(found.or(hole.then_some(end)))
     }
 
-    fn failed(&self, what: &str, offset: u64, length: u64, error: &DeviceError) -> i32 {
-        self.failures.note(what, offset, length, error)
+    fn failed(&self, what: &str, offset: u64, length: u64, error: &DeviceError) -> Errno {
+        error_number(self.failures.note(what, offset, length, error))
     }
 }
 
-/// One function for each request. `Err`: an error number.
+impl FuseService for FuseFile {
+    type Timed<'a> = ();
+
+    fn begin(&self, _request: &FuseRequest<'_>) {}
+
+    fn answer(&self, request: &FuseRequest<'_>, body: &mut ReplyBody) -> Result<(), Errno> {
+        match &request.operation {
+            FuseOperation::Read { offset, bytes, .. } => self.read(*offset, *bytes, body),
+            FuseOperation::Write(write) => {
+                self.write(write.offset, write.data)?;
+                // The kernel sends at most `REQUEST_BYTES_MAX`.
+                body.written(write.data.len() as u32);
+                Ok(())
+            }
+            FuseOperation::Sync => self.sync(),
+            FuseOperation::Lookup(name) => {
+                body.entry(&self.look_up(request.node, name)?, TTL);
+                Ok(())
+            }
+            FuseOperation::Attributes => {
+                body.attributes(&self.attributes(request.node).ok_or(Errno::NOENT)?, TTL);
+                Ok(())
+            }
+            FuseOperation::Open { .. } if request.node == FILE => {
+                body.opened(OPENED);
+                Ok(())
+            }
+            FuseOperation::Open { .. } => Err(Errno::ISDIR),
+            FuseOperation::Allocate {
+                offset, length, mode, ..
+            } => self.allocate(*offset, *length, *mode),
+            FuseOperation::Seek { offset, whence, .. } => {
+                body.offset(self.seek_from(*offset, *whence)?);
+                Ok(())
+            }
+            FuseOperation::Space => {
+                body.space(&self.space());
+                Ok(())
+            }
+            // A handle was closed, or the file system is gone.
+            FuseOperation::Release { .. } | FuseOperation::Destroy | FuseOperation::Forget => Ok(()),
+            // The kernel sends some of these only once, such as a query for capabilities before the first
+            // write.
+            _ => Err(Errno::NOSYS),
+        }
+    }
+}
+
+/// One function for each request.
 impl FuseFile {
-    fn look_up(&self, directory: u64, name: &[u8]) -> Result<ReplyBody, i32> {
+    fn look_up(&self, directory: u64, name: &[u8]) -> Result<FuseAttributes, Errno> {
         match self.attributes(FILE) {
             Some(attributes) if directory == DIRECTORY && name.starts_with(NAME_BEGINS.as_bytes()) => {
-                Ok(attributes.entry(NAME_VALID_S).into())
+                Ok(attributes)
             }
-            _ => Err(Errno::NOENT.raw_os_error()),
+            _ => Err(Errno::NOENT),
         }
     }
 
-    fn read<'a>(&self, offset: u64, bytes: u32, scratch: &'a mut Vec<u8>) -> FuseReply<'a> {
+    fn read(&self, offset: u64, bytes: u32, body: &mut ReplyBody) -> Result<(), Errno> {
         let end = self.device.geometry().bytes;
         let bytes = bytes.min(REQUEST_BYTES_MAX);
         // At most `bytes`, which has 32 bits.
         let length = u64::from(bytes).min(end.saturating_sub(offset)) as usize;
         if length == 0 {
-            return FuseReply::Body(&[]);
+            return Ok(());
         }
-        if scratch.len() < length {
-            scratch.resize(length, 0);
-        }
-        let into = &mut scratch[..length];
-        match self.device.read(offset, into) {
-            Ok(()) => FuseReply::Body(into),
-            Err(error) => FuseReply::Error(self.failed("read", offset, length as u64, &error)),
-        }
+        let failed = |error| self.failed("read", offset, length as u64, &error);
+        self.device.read(offset, body.room(length)).map_err(failed)?;
+        body.take(length);
+        Ok(())
     }
 
-    fn write(&self, offset: u64, data: &[u8]) -> Result<ReplyBody, i32> {
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), Errno> {
         let failed = |error| self.failed("write", offset, data.len() as u64, &error);
-        self.write_all(offset, data).map_err(failed)?;
-        // The kernel sends at most `REQUEST_BYTES_MAX`.
-        Ok(wire::written(data.len() as u32).into())
+        self.write_all(offset, data).map_err(failed)
     }
 
     /// The loop device's flush. A write with FUA arrives as that write followed by this.
-    fn sync(&self) -> Result<ReplyBody, i32> {
+    fn sync(&self) -> Result<(), Errno> {
         let flushed = self.device.flush();
-        flushed.map_err(|error| self.failed("flush", 0, 0, &error))?;
-        Ok([].into())
+        flushed.map_err(|error| self.failed("flush", 0, 0, &error))
     }
 
-    fn allocate(&self, offset: u64, length: u64, mode: u32) -> Result<ReplyBody, i32> {
-        let clearing = ClearMode::of(mode).ok_or(Errno::OPNOTSUPP.raw_os_error())?;
+    fn allocate(&self, offset: u64, length: u64, mode: u32) -> Result<(), Errno> {
+        let clearing = ClearMode::of(mode).ok_or(Errno::OPNOTSUPP)?;
         let failed = |error| self.failed("discard", offset, length, &error);
-        self.clear(&clearing, offset, length).map_err(failed)?;
-        Ok([].into())
+        self.clear(&clearing, offset, length).map_err(failed)
     }
 
-    fn seek_from(&self, from: u64, whence: u32) -> Result<ReplyBody, i32> {
+    fn seek_from(&self, from: u64, whence: u32) -> Result<u64, Errno> {
         let hole = match whence {
             SEEK_HOLE => true,
             SEEK_DATA => false,
-            _ => return Err(Errno::INVAL.raw_os_error()),
+            _ => return Err(Errno::INVAL),
         };
         let found = self.seek(from, hole);
-        match found.map_err(|error| self.failed("seek", from, 0, &error))? {
-            Some(at) => Ok(at.to_ne_bytes().into()),
-            None => Err(Errno::NXIO.raw_os_error()),
-        }
+        let found = found.map_err(|error| self.failed("seek", from, 0, &error))?;
+        found.ok_or(Errno::NXIO)
     }
 
-    fn space(&self) -> [u8; 80] {
-        // The loop driver uses the block size as the granularity of discards.
-        wire::space(self.device.geometry().bytes / BLOCK_BYTES, BLOCK_BYTES as u32)
+    fn space(&self) -> FuseSpace {
+        FuseSpace {
+            blocks: self.device.geometry().bytes / BLOCK_BYTES,
+            files: 1,
+            // The loop driver uses the block size as the granularity of discards.
+            block_bytes: BLOCK_BYTES as u32,
+            name_bytes_max: NAME_BYTES_MAX,
+            fragment_bytes: BLOCK_BYTES as u32,
+            ..FuseSpace::default()
+        }
     }
 }
 

@@ -1,69 +1,27 @@
 //! Mount of the FUSE file system without a mount point.
 //!
-//! The mount uses the kernel's newer system calls (Linux 5.2), which return a mount as a descriptor. No path
-//! leads to it, `/proc/mounts` does not list it, it need not be unmounted, and it ends with the last file
-//! that is open in it.
+//! No path leads to it, so it need not be unmounted: it ends with the last file that is open in it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
+use netram_fuse::{DetachedMount, MountAttrFlags};
 use rustix::fs::{Mode, OFlags, openat};
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
-    fsmount, fsopen,
-};
 
 use super::file::FuseFile;
 
-const CONTROL: &str = "/dev/fuse";
+/// Mode of the file system's root directory.
+const ROOT_MODE: u32 = 0o040_700;
 
-/// A mount without a mount point, and the kernel's end of the session with its server.
-#[derive(Debug)]
-pub(crate) struct DetachedMount {
-    /// Requests are read from here, and replies written to it.
-    pub(crate) control: OwnedFd,
-    /// The mount. It ends with this descriptor and every file opened in it.
-    pub(crate) root: OwnedFd,
-}
-
-impl DetachedMount {
-    /// Mounts a FUSE file system whose root directory belongs to root.
-    pub(crate) fn new() -> io::Result<DetachedMount> {
-        let control = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(CONTROL)
-            .map_err(|error| {
-                let sentence =
-                    format!("{CONTROL}: {error}; it needs root and the kernel's FUSE (`modprobe fuse`)");
-                io::Error::new(error.kind(), sentence)
-            })?;
-        let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        fsconfig_set_string(&context, "source", "netram")?;
-        let descriptor = control.as_raw_fd().to_string();
-        for (key, value) in [
-            ("fd", descriptor.as_str()),
-            ("rootmode", "40700"),
-            ("user_id", "0"),
-            ("group_id", "0"),
-        ] {
-            fsconfig_set_string(&context, key, value)?;
-        }
-        // No path leads here. Without this, a supervisor whose group is not root's could not open the file,
-        // and nobody else enlarge it.
-        fsconfig_set_flag(&context, "allow_other")?;
-        fsconfig_create(&context)?;
-        let attributes = MountAttrFlags::MOUNT_ATTR_NODEV
-            | MountAttrFlags::MOUNT_ATTR_NOEXEC
-            | MountAttrFlags::MOUNT_ATTR_NOSUID
-            | MountAttrFlags::MOUNT_ATTR_NOATIME;
-        let root = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
-        Ok(DetachedMount {
-            control: control.into(),
-            root,
-        })
-    }
+/// Mounts a FUSE file system whose root directory belongs to root. No path leads there; a supervisor whose
+/// group is not root's can open the file nevertheless, and others enlarge it.
+pub(crate) fn mount_detached() -> io::Result<DetachedMount> {
+    let attributes = MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC
+        | MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NOATIME;
+    DetachedMount::new("netram", ROOT_MODE, &[], attributes)
 }
 
 /// Opens the served file of this name. Waits for the server, which may be another user's: a link that it
@@ -82,43 +40,61 @@ pub(crate) fn open_file(root: &OwnedFd, name: &str) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{IoSlice, Read, Write};
+    use netram_fuse::{
+        AgreedSession, FuseAttributes, FuseOperation, FuseRequest, FuseService, FuseTime, FuseTtl, ReplyBody,
+    };
+    use rustix::io::Errno;
+    use std::sync::Arc;
 
     use super::*;
-    use crate::fuse::wire::{self, FuseAttributes, FuseOperation, FuseRequest};
+    use crate::fuse::session::OPTIONS;
 
     const LINK: u32 = 0o120_777;
     const NODE: u64 = 2;
 
-    /// Answers like a server that wants root to open `target` in place of its file.
-    fn show_link(mut control: &File, target: &[u8]) {
-        let mut buffer = vec![0; 2 << 20];
-        while let Ok(length) = control.read(&mut buffer) {
-            let request = FuseRequest::parse(&buffer[..length]).unwrap();
+    /// Answers like a server that wants root to open its target in place of its file.
+    struct LinkServer(Vec<u8>);
+
+    impl FuseService for LinkServer {
+        type Timed<'a> = ();
+
+        fn begin(&self, _request: &FuseRequest<'_>) {}
+
+        fn answer(&self, request: &FuseRequest<'_>, body: &mut ReplyBody) -> Result<(), Errno> {
             let link = FuseAttributes {
                 node: NODE,
-                bytes: target.len() as u64,
+                bytes: self.0.len() as u64,
+                units: 0,
+                accessed: FuseTime::default(),
+                modified: FuseTime::default(),
+                changed: FuseTime::default(),
                 mode: LINK,
-                made_s: 0,
+                links: 1,
+                user: 0,
+                group: 0,
                 block_bytes: 4096,
             };
-            let body = match request.operation {
-                FuseOperation::Init(init) => init.agree(1 << 20, 16).unwrap().answer.to_vec(),
-                FuseOperation::Lookup(_) => link.entry(0).to_vec(),
-                FuseOperation::Attributes => link.answer().to_vec(),
-                FuseOperation::Forget => continue,
-                _ => target.to_vec(),
+            let ttl = FuseTtl {
+                name_s: 0,
+                attributes_s: 0,
             };
-            let header = wire::header(request.unique, 0, body.len());
-            // The mount may be gone.
-            let _ = control.write_vectored(&[IoSlice::new(&header), IoSlice::new(&body)]);
+            match request.operation {
+                FuseOperation::Lookup(_) => {
+                    body.entry(&link, ttl);
+                }
+                FuseOperation::Attributes => body.attributes(&link, ttl),
+                _ => {
+                    body.data(&self.0);
+                }
+            }
+            Ok(())
         }
     }
 
     /// The supervisor would have bound a loop device to root's file, and written a file system over it.
     #[test]
     fn a_link_that_a_server_shows_in_place_of_its_file_is_not_followed() {
-        let DetachedMount { control, root } = match DetachedMount::new() {
+        let DetachedMount { device, root } = match mount_detached() {
             Ok(mount) => mount,
             Err(error) => {
                 eprintln!("\nSKIPPED: a mount needs root and FUSE: {error}");
@@ -129,8 +105,8 @@ mod tests {
         let secret = directory.path().join("secret");
         std::fs::write(&secret, [7; 4096]).unwrap();
         let target = secret.to_str().unwrap().as_bytes().to_vec();
-        let control = File::from(control);
-        let server = std::thread::spawn(move || show_link(&control, &target));
+        let agreed = AgreedSession::begin(device, &OPTIONS).unwrap();
+        let server = agreed.serve(Arc::new(LinkServer(target)), 1).unwrap();
         let refused = open_file(&root, "netram-1-1").unwrap_err();
         assert_eq!(
             refused.raw_os_error(),
@@ -140,6 +116,6 @@ mod tests {
             assert!(open_file(&root, name).is_err(), "{name}");
         }
         drop(root);
-        server.join().unwrap();
+        server.join();
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::RECORD;
-use crate::process::ProcessIdentity;
+use netram_supervise::ProcessIdentity;
 
 /// Record of an attached volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

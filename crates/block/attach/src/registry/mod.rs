@@ -316,7 +316,8 @@ impl NameClaim {
         self.registry.links.join(&self.name)
     }
 
-    pub(crate) fn server_socket(&self) -> PathBuf {
+    /// Path of the socket to which a server of another user connects.
+    pub fn server_socket(&self) -> PathBuf {
         self.registry.server_socket(&self.name)
     }
 

@@ -3,8 +3,8 @@
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::children::none_starts;
-use crate::process::ProcessIdentity;
+use netram_supervise::ProcessIdentity;
+use netram_supervise::children::none_starts;
 
 fn registry() -> (tempfile::TempDir, Registry) {
     let directory = tempfile::tempdir().unwrap();

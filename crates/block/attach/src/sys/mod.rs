@@ -1,18 +1,16 @@
-//! The loop driver's calls, the ignored signals of a process, and [`ring`]. This is the crate's only unsafe
+//! The loop driver's calls, and [`ring`]. This is the crate's only unsafe
 //! module.
 #![allow(
     unsafe_code,
-    reason = "neither ioctl, signal, io_uring nor a driver's memory has another interface"
+    reason = "neither ioctl, io_uring nor a driver's memory has another interface"
 )]
 
 pub(crate) mod ring;
 
 use std::fs::File;
-use std::io;
 use std::os::fd::AsRawFd;
 
 use rustix::ioctl::{Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
-use rustix::process::Signal;
 
 const LOOP_CONFIGURE: Opcode = 0x4C0A;
 const LOOP_SET_CAPACITY: Opcode = 0x4C07;
@@ -105,29 +103,6 @@ pub(crate) fn set_capacity(device: &File) -> rustix::io::Result<()> {
     let call = unsafe { NoArg::<LOOP_SET_CAPACITY>::new() };
     // SAFETY: as above.
     unsafe { ioctl(device, call) }
-}
-
-/// From now on this process ignores `signal`.
-pub(crate) fn ignore(signal: Signal) -> io::Result<()> {
-    // SAFETY: ignoring runs no code of ours, and none here relies on what the signal did before.
-    match unsafe { libc::signal(signal.as_raw(), libc::SIG_IGN) } {
-        libc::SIG_ERR => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
-}
-
-/// From now on the calling thread has no descriptors but the first three; the process's others are
-/// unaffected. Descriptors that it opens belong to it alone. It must not use an earlier descriptor, nor pass
-/// one of its own to another thread: there the number means another file.
-pub(crate) fn without_descriptors() -> io::Result<()> {
-    const FIRST: libc::c_uint = 3;
-    const UNSHARE: libc::c_uint = 1 << 1;
-    // SAFETY: no memory is touched. Descriptors that other threads own stay open in the table that those
-    // have; this thread's callers see to it that it owns none.
-    match unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, UNSHARE) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 /// Number of a free loop device, from the control device.

@@ -14,8 +14,8 @@ use super::{UblkError, block_path};
 use crate::loop_device::number_of;
 use crate::node;
 use crate::openers;
-use crate::process::ProcessIdentity;
 use crate::release_task::ReleaseTask;
+use netram_supervise::ProcessIdentity;
 
 /// Delay before a failed stop is repeated.
 const STOP_PAUSE: Duration = Duration::from_secs(1);

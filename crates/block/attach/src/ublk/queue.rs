@@ -14,9 +14,9 @@ use rustix::io::{Errno, pread, pwrite};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use super::wire::{ANSWER_AND_FETCH, FETCH, UblkOperation, UblkRequest, data_at};
-use crate::abort_guard::AbortGuard;
 use crate::failure_log::FailureLog;
 use crate::sys::ring::{Descriptors, QueueRing};
+use netram_process::abort_guard::AbortGuard;
 
 /// Results of a command whose device is gone: the regular one, and the one at the ring's end.
 const GONE: i32 = -Errno::NODEV.raw_os_error();
@@ -85,7 +85,7 @@ impl UblkQueue {
                 return;
             }
         };
-        let mut end = AbortGuard::new();
+        let mut end = AbortGuard::arm();
         match work.run() {
             Ok(()) => end.disarm(),
             Err(error) => tracing::error!(%error, "cannot answer the kernel's ublk"),

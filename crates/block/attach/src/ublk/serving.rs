@@ -9,8 +9,8 @@
 //!   <------------------------------- "ublk NUMBER"
 //! ```
 //!
-//! [`crate::handover`] defines the other messages on that socket. If the supervisor's end closes, the
-//! supervisor is gone, and the server ends the device once no other process has it exclusively.
+//! [`netram_supervise::handover`] defines the other messages on that socket. If the supervisor's end closes,
+//! the supervisor is gone, and the server ends the device once no other process has it exclusively.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -23,6 +23,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use netram_block::{BLOCK_BYTES, BlockDevice};
+use netram_supervise::{leave_output, prepare, say_line};
 
 use super::control::UblkControl;
 use super::device::end_unused;
@@ -31,7 +32,7 @@ use super::wire::{self, UblkInfo, UblkParameters};
 use super::{UblkError, queues_path};
 use crate::failure_log::FailureLog;
 use crate::node;
-use crate::serve::{AttachServeError, leave_output, prepare, say_line, start};
+use crate::serve::{AttachServeError, start};
 
 /// Start of the line that names the served device.
 pub(crate) const OFFER: &str = "ublk ";
