@@ -32,16 +32,20 @@
 //! | [`replica`] | the copy that a data lender keeps: sending it, keeping it, restoring from it |
 //! | [`resync()`] | starting a resync of the copy, and waiting for it |
 //! | `check` | checks before a volume opens |
+//! | [`metrics`] | times of requests, for Prometheus |
 //! | `takeover` | turning a data lender's copy into a volume in place |
 //! | `copier` | fetching the blocks of a restored volume |
+//! | `device` | the volume as a block device |
 //! | [`mod@file`] | regular files with holes |
 #![forbid(unsafe_code)]
 
 mod check;
 pub mod control;
 mod copier;
+mod device;
 pub mod error;
 pub mod file;
+pub mod metrics;
 pub mod paths;
 mod recovery_key;
 mod rekey;

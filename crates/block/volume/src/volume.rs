@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use netram_block::{
-    ApplierTask, ApplyProgress, BlockDevice, DeviceError, DeviceGeometry, Disk, DiskGrowError, DiskOptions,
-    DiskStatus, PendingWrite, ScrubStep, VolumeId, VolumeSuperblock,
+    ApplierTask, ApplyProgress, DeviceError, Disk, DiskGrowError, DiskOptions, DiskStatus, ScrubStep,
+    VolumeId, VolumeSuperblock,
 };
 use netram_block_machine::ReplicaIdentity;
 use netram_block_machine::message::FollowRequest;
@@ -26,6 +26,7 @@ use crate::error::{
     VolumeCloseError, VolumeCreateError, VolumeDeleteError, VolumeInspectError, VolumeOpenError,
 };
 use crate::file::VolumeFile;
+use crate::metrics::DeviceTimes;
 use crate::paths::{VolumeInspection, VolumePaths};
 use crate::recovery_key::wrapped_for;
 use crate::replica::restore::DataLenderEndpoint;
@@ -53,6 +54,7 @@ pub struct Volume {
     feeder: Option<ReplicaFeeder>,
     /// Fetches the blocks of a restored volume.
     copier: Option<RestoreCopier>,
+    times: Arc<DeviceTimes>,
 }
 
 /// Result of recovery at the opening.
@@ -108,10 +110,10 @@ impl Volume {
         settings: &VolumeSettings,
     ) -> Result<(Volume, VolumeRecovery), VolumeOpenError> {
         let place = VolumePaths::at(path);
-        if let Err(source) = std::fs::metadata(place.superblock()) {
-            let path = place.superblock();
-            return Err(VolumeOpenError::File { path, source });
-        }
+        std::fs::metadata(place.superblock()).map_err(|source| VolumeOpenError::File {
+            path: place.superblock(),
+            source,
+        })?;
         let mut config = settings.journal_config()?;
         let (window_bytes, security) = (config.window_bytes, settings.data_security(&config.security)?);
         // The journal's lock is also the volume's: from here on no other process has the files.
@@ -151,7 +153,7 @@ impl Volume {
         };
         log_unverified(&place, recovered.disk.unverified);
         let disk = Arc::new(disk);
-        let thread = start(&disk).map_err(VolumeOpenError::Thread)?;
+        let (thread, times) = start(&disk).map_err(VolumeOpenError::Thread)?;
         let mut volume = Volume {
             paths: place,
             disk: Some(disk),
@@ -160,6 +162,7 @@ impl Volume {
             recovered: recovered.clone(),
             feeder: None,
             copier: None,
+            times,
         };
         let disk = volume.disk.as_ref().expect("the disk is taken only when closing");
         let feeder = feeding.map(|parts| ReplicaFeeder::start(disk, parts)).transpose();
@@ -217,8 +220,12 @@ impl Volume {
         self.opened.elapsed()
     }
 
-    fn disk(&self) -> &VolumeDisk {
+    pub(crate) fn disk(&self) -> &VolumeDisk {
         self.disk.as_deref().expect("the disk is taken only when closing")
+    }
+
+    pub(crate) fn times(&self) -> &DeviceTimes {
+        &self.times
     }
 
     /// The journal, for its members and waits.
@@ -483,21 +490,23 @@ impl Drop for Leave<'_> {
     }
 }
 
-fn start(disk: &Arc<VolumeDisk>) -> std::io::Result<JoinHandle<()>> {
-    let theirs = Arc::clone(disk);
+/// Starts the thread that applies stages. Returns it, and the times that it notes.
+fn start(disk: &Arc<VolumeDisk>) -> std::io::Result<(JoinHandle<()>, Arc<DeviceTimes>)> {
+    let times = Arc::<DeviceTimes>::default();
+    let (theirs, noted) = (Arc::clone(disk), Arc::clone(&times));
     disk.applier_started();
     let started = std::thread::Builder::new()
         .name("netram-stage".to_owned())
-        .spawn(move || run(&theirs));
+        .spawn(move || run(&theirs, &noted));
     if started.is_err() {
         disk.applier_ended();
     }
-    started
+    Ok((started?, times))
 }
 
 /// Applies stages as they close, and updates their age. After a failure it retries when another stage closes,
 /// or after `RETRY`.
-fn run(disk: &VolumeDisk) {
+fn run(disk: &VolumeDisk, times: &DeviceTimes) {
     let _leave = Leave(disk);
     let origin = Instant::now();
     let mut failed = false;
@@ -506,9 +515,10 @@ fn run(disk: &VolumeDisk) {
             u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX),
         ));
         let ended = loop {
+            let begun = Instant::now();
             match disk.apply_step() {
                 Ok(ApplyProgress::Idle) => break Ok(()),
-                Ok(_) => (),
+                Ok(_) => times.apply.record(begun.elapsed()),
                 Err(error) => break Err(error),
             }
         };
@@ -522,53 +532,10 @@ fn run(disk: &VolumeDisk) {
     }
 }
 
-impl BlockDevice for Volume {
-    fn geometry(&self) -> DeviceGeometry {
-        self.disk().geometry()
-    }
-
-    fn probe(&self) {
-        self.disk().probe();
-        // Takes the journal's lock.
-        let _ = self.journal().status();
-    }
-
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.disk().read(offset, into)
-    }
-
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<PendingWrite, DeviceError> {
-        self.disk().write(offset, bytes)
-    }
-
-    fn zero(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError> {
-        self.disk().zero(offset, length)
-    }
-
-    fn discard(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError> {
-        self.disk().zero(offset, length)
-    }
-
-    fn wait(&self, pending: PendingWrite) -> Result<(), DeviceError> {
-        self.disk().wait(pending)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.disk().flush()
-    }
-
-    fn extents(
-        &self,
-        offset: u64,
-        length: u64,
-        each: &mut dyn FnMut(u64, bool) -> bool,
-    ) -> Result<(), DeviceError> {
-        self.disk().extents(offset, length, each)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use netram_block::BlockDevice;
+
     use super::*;
 
     /// A volume whose thread has panicked, with a write that is only in the journal.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use netram_block::BlockDevice;
 use netram_process::lines::{is_ours, read_line};
-use netram_telemetry::{MetricSamples, MetricSource, MetricsFormat, MetricsRegistry};
+use netram_telemetry::{MetricSamples, MetricSource, MetricsFormat, MetricsRegistration, MetricsRegistry};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -38,6 +38,7 @@ type FrontendSource = Box<dyn Fn() -> Option<VolumeFrontend> + Send + Sync>;
 /// Lets other processes operate a volume until it is dropped.
 #[derive(Debug)]
 pub struct VolumeControl {
+    metrics: Option<MetricsRegistration<ControlInner>>,
     shared: Arc<ControlInner>,
     listening: Option<JoinHandle<()>>,
 }
@@ -88,12 +89,13 @@ impl VolumeControl {
             scrubbing: AtomicBool::new(false),
             sessions: Mutex::default(),
         });
-        MetricsRegistry::of_process().add(&shared);
+        let metrics = MetricsRegistry::of_process().add(&shared);
         let theirs = Arc::clone(&shared);
         let listening = std::thread::Builder::new()
             .name("netram-control".to_owned())
             .spawn(move || accept_all(&theirs))?;
         Ok(VolumeControl {
+            metrics: Some(metrics),
             shared,
             listening: Some(listening),
         })
@@ -102,9 +104,9 @@ impl VolumeControl {
 
 impl Drop for VolumeControl {
     fn drop(&mut self) {
-        let shared = &self.shared;
         // Its owner closes the volume next, for which nobody else may refer to it.
-        MetricsRegistry::of_process().remove(shared);
+        drop(self.metrics.take());
+        let shared = &self.shared;
         shared.stopping.store(true, Ordering::SeqCst);
         // This process still has the volume, so the socket is its own too.
         if let Ok((directory, name)) = shared.volume.paths().control() {
@@ -209,6 +211,8 @@ impl Drop for Scrubbing<'_> {
 impl MetricSource for ControlInner {
     fn collect(&self, samples: &mut MetricSamples) {
         metrics::collect(&VolumeReport::of(&self.volume, (self.frontend)()), samples);
+        let path = self.volume.paths().root().display().to_string();
+        self.volume.times().collect(&path, samples);
     }
 }
 
