@@ -162,6 +162,10 @@ impl ConnectionHandler for LenderAcceptor {
         }
     }
 
+    fn on_housekeeping(&mut self) {
+        self.shared.pulses.answer(self.shared.acceptor_waker());
+    }
+
     fn has_permit(&self) -> bool {
         self.shared.has_permit()
     }

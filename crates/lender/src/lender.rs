@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use netram_clients::{ClientsFileError, RegistryChange};
 use netram_proto::id::Incarnation;
-use netram_telemetry::MetricsRegistry;
+use netram_telemetry::{MetricsRegistration, MetricsRegistry};
 use netram_transport::{Interest, Listener, MulticastReceiver, NetAddress, Poller, Security, Waker};
 use netram_ups::PowerStatus;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -33,6 +33,8 @@ const WAKER: u64 = u64::MAX;
 /// A running lender. Dropping it stops it at once; its memory stays for the next process.
 pub struct Lender {
     shared: Arc<DaemonState>,
+    /// The lender's metrics, until it has ended.
+    metrics: Mutex<Option<MetricsRegistration<DaemonState>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -102,8 +104,8 @@ impl Lender {
             wakers,
         ));
         announce(&shared, &kept);
-        MetricsRegistry::of_process().add(&shared);
         let lender = Lender {
+            metrics: Mutex::new(Some(MetricsRegistry::of_process().add(&shared))),
             shared,
             threads: Mutex::default(),
         };
@@ -297,7 +299,7 @@ impl Lender {
     /// Waits until another thread or a failure has stopped the lender.
     pub fn wait(&self) -> StopReport {
         let windows_left = self.shared.wait_ended();
-        MetricsRegistry::of_process().remove(&self.shared);
+        drop(self.metrics.lock().unwrap_or_else(PoisonError::into_inner).take());
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // The panic was counted and printed where it happened.
@@ -312,6 +314,17 @@ impl Lender {
     /// The lender's status, as sent in answer to a `Status` frame.
     pub fn report(&self) -> StatusReport {
         self.shared.report()
+    }
+
+    /// The same without copies of volumes, so that no disk is waited for.
+    pub fn report_of_memory(&self) -> StatusReport {
+        self.shared.report_of_memory(Instant::now())
+    }
+
+    /// Whether every thread that serves has gone round its loop since this returned `true` last. Ask once a
+    /// second or less often; an idle thread answers within [`PULSE_MAX`](crate::limit::PULSE_MAX).
+    pub fn threads_answered(&self) -> bool {
+        self.shared.pulses.all_answered()
     }
 
     /// Reads the file of named clients again. Connections of clients that are still in it go on; those whose
@@ -347,7 +360,6 @@ impl Lender {
 impl Drop for Lender {
     fn drop(&mut self) {
         self.shared.stop(Instant::now());
-        MetricsRegistry::of_process().remove(&self.shared);
         for thread in self
             .threads
             .get_mut()

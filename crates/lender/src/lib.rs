@@ -66,6 +66,7 @@ mod superblock;
 mod sys;
 #[cfg(test)]
 mod test_bench;
+mod thread_pulses;
 
 pub use config::{
     ClientLimits, DataListener, LenderConfig, MemoryWatch, OPERATOR_SUFFIX, operator_path, remove_store,

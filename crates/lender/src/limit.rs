@@ -98,6 +98,8 @@ pub const SLOW_READER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 pub const HOUSEKEEPING: Duration = Duration::from_millis(250);
 /// The same for a thread without connections, which is woken for what comes.
 pub const IDLE_HOUSEKEEPING: Duration = Duration::from_secs(10);
+/// Longest time that a thread that serves needs to go round its loop. What watches it must allow several.
+pub const PULSE_MAX: Duration = IDLE_HOUSEKEEPING;
 /// Maximum number of connections that a spinning shard polls directly. For more, one `epoll_wait` is cheaper.
 pub const DIRECT_CONNECTIONS_MAX: usize = 4;
 /// Rounds of direct polling between two checks of arrivals and timers.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use netram_transport::{WaitPolicy, WaitStep};
+use netram_transport::{WaitPolicy, WaitStep, yield_core};
 
 use crate::limit::{DIRECT_CONNECTIONS_MAX, DIRECT_ROUNDS};
 
@@ -59,7 +59,7 @@ impl LoopPacer {
         if received {
             self.idle_since = now;
         } else if self.step == WaitStep::Yield {
-            std::thread::yield_now();
+            yield_core();
         } else if self.policy == WaitPolicy::Spin {
             std::hint::spin_loop();
         }

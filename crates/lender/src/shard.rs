@@ -422,6 +422,7 @@ impl Shard {
         let idle = self.connections.len() == self.vacant.len() && self.journals.windows() == 0;
         self.housekeeping = self.now + if idle { IDLE_HOUSEKEEPING } else { HOUSEKEEPING };
         self.obey();
+        self.shared.pulses.answer(self.index);
         // Sessions that did not read their answers before.
         (0..self.connections.len()).for_each(|index| self.give_notice(index));
         self.shared.stopping() && self.stop()

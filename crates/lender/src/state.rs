@@ -21,6 +21,7 @@ use crate::report_desk::ReportDesk;
 use crate::stats::{DepositStats, HandshakeFailures, JournalStats, ShardCounters};
 use crate::store::WindowStore;
 use crate::sys::seconds_of_run;
+use crate::thread_pulses::ThreadPulses;
 
 /// Time before the end of a stop at which clients are told that it cannot wait for them any longer, a quarter
 /// of the stop at most.
@@ -50,6 +51,8 @@ pub(crate) struct DaemonState {
     pub(crate) desk: ReportDesk,
     /// Wakers of the shards, then of the deposit thread; the acceptor's is last.
     pub(crate) wakers: Vec<Waker>,
+    /// By the indices of wakers.
+    pub(crate) pulses: ThreadPulses,
     connections: AtomicUsize,
     connections_max: usize,
     journals: Mutex<BTreeMap<JournalId, Arc<JournalStats>>>,
@@ -128,6 +131,7 @@ impl DaemonState {
                 threads,
                 windows_left: 0,
             }),
+            pulses: ThreadPulses::new(wakers.len()),
             wakers,
             ended: Condvar::new(),
         }

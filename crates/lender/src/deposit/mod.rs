@@ -327,7 +327,7 @@ impl DepositThread {
     }
 
     fn end(&mut self, index: usize, ending: SessionEnd) {
-        let Some(session) = self.sessions[index].take() else {
+        let Some(mut session) = self.sessions[index].take() else {
             return;
         };
         let now = self.time();
@@ -343,6 +343,9 @@ impl DepositThread {
             ending => tracing::warn!(deposit = %id, peer, ?ending, "deposit session ended"),
         }
         if let Some(deposit) = self.deposits.get_mut(&id) {
+            if matches!(ending, SessionEnd::Link(_)) {
+                session.finish(&mut deposit.server, &mut deposit.memory, &self.shared);
+            }
             deposit.server.end_session(session.epoch, now);
             deposit.session = deposit.session.filter(|at| *at != index);
         }
@@ -382,6 +385,7 @@ impl DepositThread {
         let idle = self.deposits.is_empty() && self.sessions.iter().all(Option::is_none);
         self.housekeeping = self.now + if idle { IDLE_HOUSEKEEPING } else { HOUSEKEEPING };
         self.obey();
+        self.shared.pulses.answer(self.shared.counters.len());
         (0..self.sessions.len()).for_each(|index| self.give_notice(index));
         self.shared.stopping() && self.stop()
     }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use netram_far_machine::deposit::{DepositReply, DepositServer, SlotRequest, page_header};
-use netram_far_machine::limit::{FRAME_PAGES_MAX, PAGE_HEADER_BYTES};
+use netram_far_machine::limit::{DEPOSIT_FRAMES_MAX, FRAME_PAGES_MAX, PAGE_HEADER_BYTES};
 use netram_proto::id::{DepositId, Epoch};
 use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::Link;
@@ -14,6 +14,10 @@ use crate::drain::WithdrawNotice;
 use crate::limit::FRAMES_PER_TURN;
 use crate::outbox::{Outbox, SessionEnd};
 use crate::state::{ConnectionPermit, DaemonState};
+
+/// Maximum frames that are handled after a link has ended: those that an owner may have in flight, and those
+/// by which it leaves.
+const LAST_FRAMES_MAX: usize = DEPOSIT_FRAMES_MAX + 8;
 
 pub(super) struct DepositSession {
     pub(super) outbox: Outbox,
@@ -100,6 +104,27 @@ impl DepositSession {
             ended?;
         }
         Ok(frames > 0)
+    }
+
+    /// Handles the frames that arrived before the link ended, without an answer. The last of them may free
+    /// the slots: an owner that leaves does not wait for an answer to that, and the answer to a frame before
+    /// it may be the one that could not be sent.
+    pub(super) fn finish(
+        &mut self,
+        holder: &mut DepositServer,
+        memory: &mut DepositMemory,
+        shared: &DaemonState,
+    ) {
+        for _ in 0..LAST_FRAMES_MAX {
+            let Ok(Some(packet)) = self.outbox.link.receive() else {
+                return;
+            };
+            let Ok(frame) = Frame::parse(packet) else {
+                return;
+            };
+            shared.deposits.count(frame.header.kind);
+            holder.handle(&frame, memory);
+        }
     }
 
     fn answer(

@@ -7,6 +7,7 @@ use crate::common::child::{self, TestChild};
 use crate::common::owner::{OwnerSession, PAGE, content};
 use crate::common::{TestWriter, WINDOW, config, dial, memory_dir, receive, send, socket, status, until};
 use netram_far_machine::deposit::{page_header, write_run};
+use netram_far_machine::limit::DEPOSIT_FRAMES_MAX;
 use netram_lender::{Lender, LenderConfig};
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
@@ -264,6 +265,28 @@ fn an_owner_that_reads_late_is_told_when_it_has_read_its_answers() {
     );
     owner.resize(0);
     assert!(!stopping.join().unwrap().failed);
+}
+
+/// Regression: the answer that could not be sent ended the session before the frame that frees the slots was
+/// read, and the deposit kept its memory for the lease.
+#[test]
+fn an_owner_that_leaves_without_reading_its_answers_frees_its_slots() {
+    let dir = memory_dir();
+    let (_lender, address) = started(&dir, 30_000);
+    let mut owner = OwnerSession::open(&address, 3, 1).unwrap();
+    owner.resize(14);
+    owner.put(&(0..14).map(|slot| (slot, 5)).collect::<Vec<_>>());
+    let heads: Vec<u8> = (0..14).flat_map(|slot| page_header(slot, 5, 0)).collect();
+    // Their answers are more than the socket takes, so the last of them are not read yet.
+    for _ in 0..2 * DEPOSIT_FRAMES_MAX {
+        let header = owner.header(FrameKind::Get);
+        send(&mut owner.link, header, &heads);
+    }
+    let last = owner.header(FrameKind::Resize);
+    send(&mut owner.link, last, &[]);
+    until("it answers", || status(&address).counters.deposit_gets > 2);
+    drop(owner);
+    until("it is freed", || status(&address).deposits.is_empty());
 }
 
 /// Runs in the owner process that is killed, putting pages as fast as it can; not a test by itself.
