@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use netram_far_machine::limit::PAGE_BYTES;
-use netram_transport::{Interest, Poller, WaitPolicy, WaitStep, Waker};
+use netram_transport::{Interest, Poller, WaitPolicy, WaitStep, Waker, yield_core};
 use rustix::io::Errno;
 
 use crate::seal::PageBytes;
@@ -129,7 +129,7 @@ impl<F: FnMut(usize, &mut PageBytes) -> bool> PagerThread<F> {
             }
             match wait.step(idle_since.elapsed()) {
                 WaitStep::Poll => std::hint::spin_loop(),
-                WaitStep::Yield => std::thread::yield_now(),
+                WaitStep::Yield => yield_core(),
                 WaitStep::Block if self.poller.sleep(None).is_ok() => idle_since = Instant::now(),
                 WaitStep::Block => return,
             }

@@ -41,6 +41,7 @@ mod sys;
 pub mod threads;
 mod vec;
 
+pub use arena::metrics::FAR_FAMILIES;
 pub use arena::{Arena, ArenaConfig, ArenaError, ArenaStatus, FarAccessError, WordAccess};
 pub use arena_space::ArenaSpace;
 pub use bare_pager::BarePager;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use netram_telemetry::MetricsAddress;
 use netram_transport::{ClusterKey, KeyError, NetAddress, Security};
 
 use crate::arena::ArenaConfig;
@@ -59,6 +60,8 @@ pub struct RunSettings {
     pub look_ahead: bool,
     /// Whether programs that the program starts get an arena each, too.
     pub children: bool,
+    /// Where the program's process serves its metrics. `None`: nowhere.
+    pub metrics: Option<MetricsAddress>,
     /// Destination of the final report.
     pub report: RunReport,
 }
@@ -142,6 +145,9 @@ impl fmt::Display for RunSettings {
         if self.children {
             writeln!(out, "children yes")?;
         }
+        if let Some(address) = &self.metrics {
+            writeln!(out, "metrics {address}")?;
+        }
         match &self.report {
             RunReport::None => Ok(()),
             RunReport::Line => writeln!(out, "report line"),
@@ -157,7 +163,7 @@ impl FromStr for RunSettings {
         let (mut local, mut size, mut threshold, mut copies) = (None, None, None, None);
         let (mut netram, mut lenders, mut key_file) = (None, Vec::new(), None);
         let (mut spill, mut spill_bytes, mut packed) = (None, None, None);
-        let (mut look_ahead, mut children, mut report) = (true, false, RunReport::None);
+        let (mut look_ahead, mut children, mut metrics, mut report) = (true, false, None, RunReport::None);
         for line in text.lines() {
             let bad = || RunSettingsError::Line(line.to_owned());
             let number = |value: &str| value.parse::<u64>().map(Some).map_err(|_| bad());
@@ -174,6 +180,7 @@ impl FromStr for RunSettings {
                 ("packed", value) => packed = number(value)?,
                 ("look-ahead", "no") => look_ahead = false,
                 ("children", "yes") => children = true,
+                ("metrics", value) => metrics = Some(value.parse().map_err(|_| bad())?),
                 ("report", "line") => report = RunReport::Line,
                 ("report-file", value) => report = RunReport::File(PathBuf::from(value)),
                 _ => return Err(bad()),
@@ -192,6 +199,7 @@ impl FromStr for RunSettings {
             packed_bytes: packed,
             look_ahead,
             children,
+            metrics,
             report,
         })
     }
@@ -218,6 +226,7 @@ mod tests {
             packed_bytes: Some(1 << 18),
             look_ahead: false,
             children: true,
+            metrics: Some("127.0.0.1:9465".parse().unwrap()),
             report: RunReport::File("/tmp/a report".into()),
         }
     }
@@ -231,6 +240,7 @@ mod tests {
             packed_bytes: None,
             look_ahead: true,
             children: false,
+            metrics: None,
             report: RunReport::Line,
             ..settings()
         };

@@ -107,6 +107,9 @@ pub const WRITEBACK_PAGES_MAX: u32 = 512;
 pub const EVICT_BATCH_MAX: usize = 64;
 /// Divisor of the cap: size of such a batch; at least what one frame holds.
 pub const EVICT_BATCH_SHARE: usize = 64;
+/// Maximum number of pages that a handler of faults fetches at a time. Its work for a page, and the lender's,
+/// are about 5 µs each, so one handler keeps a lender busy. Further faults go to other handlers.
+pub const HANDLER_FETCHES_MAX: usize = 16;
 /// Maximum number of pages prefetched for one thread's faults. Each run costs some wake-ups: 3 µs per page
 /// with runs of 32.
 pub const PREFETCH_PAGES_MAX: u32 = 128;

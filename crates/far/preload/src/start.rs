@@ -6,6 +6,7 @@ use std::error::Error;
 use std::fmt::Arguments;
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::mem::ManuallyDrop;
 use std::os::fd::AsFd as _;
 use std::sync::OnceLock;
 use std::sync::mpsc::sync_channel;
@@ -15,6 +16,7 @@ use netram_far::process_limits::{self, ProcessLimitError};
 use netram_far::run::{RunSettings, RunSettingsError};
 use netram_far::{Arena, ArenaError, ArenaSpace, threads};
 use netram_log::LogWriter;
+use netram_telemetry::{MetricsAddress, MetricsRegistry, MetricsServer};
 use tracing::Level;
 use tracing_subscriber::fmt::writer::MakeWriterExt as _;
 
@@ -138,6 +140,18 @@ fn begin_thread() {
     tracing::subscriber::with_default(unheard, || tracing::error!("a thread has begun"));
 }
 
+/// Serves the metrics until the process ends. Its thread starts now, before the program has a page in the
+/// arena.
+fn serve_metrics(address: &MetricsAddress) {
+    match MetricsServer::start(address, MetricsRegistry::of_process()) {
+        // Never dropped: a child of `fork` would wait for a thread that only its parent has.
+        Ok(page) => {
+            let _kept = ManuallyDrop::new(page);
+        }
+        Err(error) => tracing::warn!(%error, "the program runs, and its metrics are not served"),
+    }
+}
+
 fn arena(settings: &RunSettings) -> Result<Arena, PreloadStartError> {
     threads::on_begin(begin_thread);
     abi::leave_descriptors()
@@ -149,6 +163,9 @@ fn arena(settings: &RunSettings) -> Result<Arena, PreloadStartError> {
         .arena()
         .map_err(|error| PreloadStartError::Key(error.to_string()))?;
     let arena = Arena::open(config).map_err(PreloadStartError::Arena)?;
+    if let Some(address) = &settings.metrics {
+        serve_metrics(address);
+    }
     if !settings.lenders.is_empty()
         && let Err(error) = cleanup_process::begin(settings, arena.remote_pages().owner())
     {

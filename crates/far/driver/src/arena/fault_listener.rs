@@ -4,15 +4,26 @@
 //! If all handlers waited on the kernel, each fault would wake a sleeping one even while another polls. That
 //! would cost a needless wake-up, and a core that the program or the lender needs.
 
+use std::collections::VecDeque;
 use std::sync::PoisonError;
 use std::time::Instant;
 
-use netram_transport::{WaitPolicy, WaitStep};
+use netram_far_machine::arena::Page;
+use netram_transport::{WaitPolicy, WaitStep, yield_core};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use super::moves::{ArenaCore, PageFault};
+use super::moves::ArenaCore;
 use crate::remote_pages::IdleWork;
+
+/// A thread's fault on a page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PageFault {
+    pub(super) page: Page,
+    /// Byte of the arena, if the kernel reports it; otherwise the page's first byte.
+    pub(super) at: u64,
+    pub(super) thread: u32,
+}
 
 /// Task for a handler.
 pub(super) enum HandlerTask {
@@ -27,6 +38,10 @@ pub(super) struct FaultListener<'a> {
     epoll: std::os::fd::OwnedFd,
     policy: WaitPolicy,
     listens: bool,
+    /// Faults heard while the handler waited for lenders.
+    heard: VecDeque<PageFault>,
+    /// Maximum number of these. Further faults are left to other handlers.
+    pub(super) room: usize,
 }
 
 impl FaultListener<'_> {
@@ -40,7 +55,14 @@ impl FaultListener<'_> {
             epoll,
             policy,
             listens: false,
+            heard: VecDeque::new(),
+            room: 0,
         }
+    }
+
+    /// Takes a fault that was heard while the handler waited for lenders.
+    pub(super) fn next_heard(&mut self) -> Option<PageFault> {
+        self.heard.pop_front()
     }
 
     /// Waits for a task. `None`: the arena has ended.
@@ -68,7 +90,7 @@ impl FaultListener<'_> {
             }
             match self.policy.step(idle_since.elapsed()) {
                 WaitStep::Poll => std::hint::spin_loop(),
-                WaitStep::Yield => std::thread::yield_now(),
+                WaitStep::Yield => yield_core(),
                 WaitStep::Block => {
                     self.sleep();
                     idle_since = Instant::now();
@@ -98,20 +120,24 @@ impl FaultListener<'_> {
     }
 }
 
-/// While it waits for a lender, the listening handler also reads other faults, and hands them to idle
-/// handlers.
+/// While it waits for lenders, the listening handler also reads other faults. It stops waiting in order to
+/// serve them; those it has no room for it hands to idle handlers.
 impl IdleWork for FaultListener<'_> {
-    fn look(&mut self) {
+    fn look(&mut self) -> bool {
         if !self.listens {
             let mut state = self.core.monitor.lock();
             if state.listening {
-                return;
+                return false;
             }
             (state.listening, self.listens) = (true, true);
         }
         while let Some(fault) = self.core.next_fault() {
-            self.core.monitor.defer(fault);
+            match self.heard.len() < self.room {
+                true => self.heard.push_back(fault),
+                false => self.core.monitor.defer(fault),
+            }
         }
+        !self.heard.is_empty()
     }
 
     fn will_sleep(&mut self) {

@@ -5,12 +5,12 @@
 //!
 //! | file | does |
 //! |---|---|
-//! | `moves.rs` | moves of pages, and the kernel's messages |
-//! | `handler.rs` | serves faults; `fault_listener.rs`: which handler receives them |
+//! | `moves.rs`, `fetch.rs` | moves of pages, fetches that threads wait for, and the kernel's messages |
+//! | `handler.rs` | serves faults, several at a time; `fault_listener.rs`: which handler receives them |
 //! | `evictor.rs` | deactivates and evicts pages; `compressor.rs`: which of them compressed |
 //! | `prefetcher.rs` | brings pages ahead of need |
-//! | `words.rs` | reads words of remote pages |
-//! | `patches.rs` | writes words to remote pages |
+//! | `metrics.rs` | times of faults, for Prometheus |
+//! | `words.rs`, `patches.rs` | read and write words of remote pages |
 //!
 //! Changes of pages are not tracked: sealing a page again under its old version shows whether it changed
 //! (`RemotePages::put_changed`). Write protection would cost the program a fault for each written page. If
@@ -20,7 +20,9 @@
 mod compressor;
 mod evictor;
 mod fault_listener;
+mod fetch;
 mod handler;
+pub(crate) mod metrics;
 mod moves;
 mod patches;
 mod prefetcher;
@@ -37,10 +39,12 @@ use netram_far_machine::arena::{
     ArenaMachine as Machine, ArenaSettings, ArenaTally, FaultAction, Page, Replacement,
 };
 use netram_far_machine::limit::{ARENA_FRAMES_MIN, ARENA_PAGES_MAX, COUNTER_MAX, COUNTER_MIN, PAGE_BYTES};
+use netram_telemetry::{MetricsRegistration, MetricsRegistry};
 use netram_transport::{WaitPolicy, Waker};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+use self::metrics::ArenaTimes;
 use self::moves::{ArenaCore, ArenaMonitor, ZEROS, offset};
 pub(crate) use self::patches::PageWrite;
 pub use self::words::WordAccess;
@@ -95,7 +99,7 @@ pub struct ArenaConfig {
     pub look_ahead: bool,
     /// Replacement policy.
     pub replacement: Replacement,
-    /// Number of threads that serve faults, 2 to 64: as many faults can wait for lenders at a time.
+    /// Number of threads that serve faults, 2 to 64. Each fetches the pages of several faults at a time.
     pub handlers: usize,
     /// Does not serve references by system calls: a call given a slice with remote pages fails with `EFAULT`.
     /// Needs no privilege.
@@ -210,10 +214,11 @@ pub struct ArenaStatus {
 pub struct Arena(Arc<Inner>);
 
 struct Inner {
+    /// First: with the core still there and nobody to hear of it, the kernel would not give the memory back.
+    _metrics: MetricsRegistration<ArenaCore>,
     core: Arc<ArenaCore>,
     areas: Arc<AreaAllocator>,
     handlers: Vec<JoinHandle<()>>,
-    /// Threads of the evictor and the prefetcher.
     movers: Vec<JoinHandle<()>>,
     frames: u32,
     patience: Duration,
@@ -287,6 +292,8 @@ impl Arena {
             pack: Default::default(),
             poisons: offered.has(UffdFeatures::POISON),
             layout_lock: Default::default(),
+            frames: settings.frames,
+            times: ArenaTimes::new(),
         });
         let mut inner = Inner {
             areas: AreaAllocator::new(memory),
@@ -296,6 +303,7 @@ impl Arena {
             patience: config.patience,
             words: config.words,
             process: rustix::process::getpid(),
+            _metrics: MetricsRegistry::of_process().add(&core),
             core,
         };
         inner
@@ -389,7 +397,7 @@ impl Arena {
                 serve => {
                     drop(state);
                     // No signal is raised here: a lost page was detected above.
-                    core.serve(page, serve, 0, &mut ());
+                    core.serve(page, serve, 0);
                     state = core.monitor.lock();
                 }
             }

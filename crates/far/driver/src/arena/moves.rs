@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use netram_far_machine::arena::{
     ArenaMachine as Machine, ArrivalAction, CostModel, FaultAction, MoveFollowUp, Page, StagingFrame,
@@ -14,8 +14,10 @@ use netram_transport::Waker;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
+use super::fault_listener::PageFault;
+use super::metrics::ArenaTimes;
 use crate::compression::PlainPage;
-use crate::remote_pages::{IdleWork, PageGetError, RemotePages};
+use crate::remote_pages::{PageGetError, RemotePages};
 use crate::seal::PageBytes;
 use crate::sys::{MappedMemory, Uffd, UffdMessage, signal_thread};
 
@@ -23,8 +25,6 @@ pub(super) static ZEROS: PageBytes = [0; PAGE_BYTES];
 
 /// Interval at which a waiting thread checks its patience.
 const PATIENCE_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// One fetch in this many is measured if words do not depend on the measurement, which takes 0.1 µs.
-const MEASURED: u32 = 8;
 /// Delay between two attempts when the machine has no free memory.
 const NO_MEMORY_WAIT: Duration = Duration::from_millis(5);
 
@@ -70,15 +70,6 @@ pub(super) struct ArenaState {
     pub(super) emptying: Option<Page>,
 }
 
-/// A thread's fault on a page.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PageFault {
-    pub(super) page: Page,
-    /// Byte of the arena, if the kernel reports it; otherwise the page's first byte.
-    pub(super) at: u64,
-    pub(super) thread: u32,
-}
-
 pub(super) struct ArenaCore {
     pub(super) monitor: Arc<ArenaMonitor>,
     pub(super) remote_pages: RemotePages,
@@ -102,6 +93,9 @@ pub(super) struct ArenaCore {
     /// Held exclusively to read kernel messages, and shared to map pages. A discard is thus recorded either
     /// before a page may arrive or after it has.
     pub(super) layout_lock: RwLock<()>,
+    /// The cap in pages.
+    pub(super) frames: u32,
+    pub(super) times: ArenaTimes,
 }
 
 impl ArenaMonitor {
@@ -216,17 +210,16 @@ impl ArenaCore {
     }
 
     /// Carries out the machine's action for a fault.
-    pub(super) fn serve(&self, page: Page, serve: FaultAction, thread: u32, meanwhile: &mut dyn IdleWork) {
+    pub(super) fn serve(&self, page: Page, serve: FaultAction, thread: u32) {
+        if serve == FaultAction::Fetch {
+            return self.fetch(page);
+        }
+        let _timed = self.times.begin(serve);
         match serve {
-            FaultAction::Resident | FaultAction::Wait | FaultAction::Starved => (),
+            FaultAction::Resident | FaultAction::Wait | FaultAction::Starved | FaultAction::Fetch => (),
             FaultAction::Check | FaultAction::Zero => self.map_page(page, &ZEROS),
             FaultAction::Activate(berth) => self.activate(page, berth),
             FaultAction::Unpack => self.unpack(page),
-            // The word counters and packing depend on this cost.
-            FaultAction::Fetch if self.measures || page.0.is_multiple_of(MEASURED) => {
-                self.fetch_measured(page, meanwhile);
-            }
-            FaultAction::Fetch => self.fetch(page, meanwhile),
             FaultAction::Lost if self.poisons => self.wake(page),
             FaultAction::Lost => signal_thread(thread, Signal::BUS),
         }
@@ -245,36 +238,6 @@ impl ArenaCore {
     pub(super) fn pack(&self) -> MutexGuard<'_, BTreeMap<Page, PlainPage>> {
         // A panic of a serving thread ends the process (`handler.rs`).
         self.pack.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Fetches a page that a thread waits for, and measures the time.
-    fn fetch_measured(&self, page: Page, meanwhile: &mut dyn IdleWork) {
-        let began = Instant::now();
-        self.fetch(page, meanwhile);
-        let ns = began.elapsed().as_nanos() as u64;
-        let mut state = self.monitor.lock();
-        state.costs.page_took(ns);
-        state.machine.fetch_took(ns);
-    }
-
-    /// Fetches a page from lenders.
-    pub(super) fn fetch(&self, page: Page, meanwhile: &mut dyn IdleWork) {
-        let mut bytes = ZEROS;
-        match self.remote_pages.get_while(page, &mut bytes, meanwhile) {
-            Ok(_) => {
-                self.apply_patch(page, &mut bytes);
-                self.map_page(page, &bytes);
-            }
-            Err(error) => self.not_fetched(page, &error),
-        }
-    }
-
-    pub(super) fn not_fetched(&self, page: Page, error: &PageGetError) {
-        match error {
-            PageGetError::Lost { .. } => self.lose(page, error),
-            PageGetError::Failed if self.monitor.is_stopping() => (),
-            PageGetError::Failed => panic!("the links to lenders have failed, and with them the arena"),
-        }
     }
 
     pub(super) fn map_page(&self, page: Page, bytes: &PageBytes) {
@@ -384,7 +347,7 @@ impl ArenaCore {
         self.follow(page, next);
     }
 
-    fn lose(&self, page: Page, why: &PageGetError) {
+    pub(super) fn lose(&self, page: Page, why: &PageGetError) {
         let shape = self.layout_lock.read().unwrap_or_else(PoisonError::into_inner);
         if self.arrive_by(page, Machine::arrive_lost) == ArrivalAction::Zeros {
             drop(shape);

@@ -82,7 +82,7 @@ impl ArenaCore {
     /// Fetches the first of these pages, together with those after it that have arrived. Returns their
     /// number.
     fn fetch_run(&self, pages: &[Page], room: &mut [PageBytes]) -> usize {
-        let count = match self.remote_pages.get_run(pages, room, &mut ()) {
+        let count = match self.remote_pages.get_run(pages, room) {
             Ok(count) => count,
             Err(error) => {
                 self.not_fetched(pages[0], &error);

@@ -27,6 +27,10 @@ impl Setup {
     pub(super) fn core(&self) -> &ArenaCore {
         &self.arena.0.core
     }
+
+    pub(super) fn arena(&self) -> &Arena {
+        &self.arena
+    }
 }
 
 /// Makes an arena with a cap of a quarter of `PAGES`, as if the kernel lacked some features. `None`: this
@@ -82,13 +86,13 @@ pub(super) fn skipped(missing: &str) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
 }
 
-fn fill(vec: &mut FarVec<u64>, round: u64) {
+pub(super) fn fill(vec: &mut FarVec<u64>, round: u64) {
     for (index, value) in vec.as_mut_slice().iter_mut().enumerate() {
         *value = index as u64 | round << 40;
     }
 }
 
-fn check(vec: &FarVec<u64>, round: u64) {
+pub(super) fn check(vec: &FarVec<u64>, round: u64) {
     for (index, value) in vec.iter().enumerate() {
         assert_eq!(value, index as u64 | round << 40, "value {index}");
     }

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use netram_far_machine::deposit::{DirectoryEvent, LenderViolation};
 use netram_far_machine::limit::{DEPOSIT_TIMEOUT, FRAME_PAGES_MAX};
 use netram_proto::id::Epoch;
+use netram_proto::limit::LENDERS_MAX;
 use netram_proto::time::Time;
 use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
-use netram_transport::{Interest, Link, LinkError, Poller, ReadyEvents, WaitStep};
+use netram_transport::{Interest, Link, LinkError, Poller, ReadyEvents, WaitStep, yield_core};
 
 use super::Inner;
 use super::dialer::{DialResult, Dialer};
-use super::leader::{IdleWork, LEADER_TIME_MAX};
+use super::leader::{DriveEnd, IdleWork, LEADER_TIME_MAX};
 use super::link_rate::LinkRate;
 use super::spill_link::SpillLink;
 use crate::seal::PageSealer;
@@ -131,9 +132,13 @@ impl LinkDriver {
         })
     }
 
-    /// Sends and polls until `enough` is true. `false`: nothing has arrived for so long that it is time to
-    /// sleep, which only the maintenance thread does here.
-    pub(super) fn drive(&mut self, mut enough: impl FnMut() -> bool, meanwhile: &mut dyn IdleWork) -> bool {
+    /// Sends and polls until `enough` is true, `meanwhile` has other work, or nothing has arrived for so long
+    /// that it is time to sleep, which only the maintenance thread does here.
+    pub(super) fn drive(
+        &mut self,
+        mut enough: impl FnMut() -> bool,
+        meanwhile: &mut dyn IdleWork,
+    ) -> DriveEnd {
         let policy = self.shared.config.wait;
         self.now = Instant::now();
         let began = self.now;
@@ -141,17 +146,19 @@ impl LinkDriver {
         loop {
             self.settle();
             if enough() {
-                return true;
+                return DriveEnd::Enough;
             }
             let step = policy.step(self.now.duration_since(idle_since));
             if step == WaitStep::Block || self.now.duration_since(began) > LEADER_TIME_MAX {
-                return false;
+                return DriveEnd::Idle;
             }
-            meanwhile.look();
+            if meanwhile.look() {
+                return DriveEnd::Interrupted;
+            }
             if self.take_in(Duration::ZERO) {
                 idle_since = self.now;
             } else if step == WaitStep::Yield {
-                std::thread::yield_now();
+                yield_core();
             } else {
                 std::hint::spin_loop();
             }
@@ -171,7 +178,7 @@ impl LinkDriver {
             let came = match policy.step(self.now.duration_since(idle_since)) {
                 WaitStep::Block => self.sleep(),
                 WaitStep::Yield => {
-                    std::thread::yield_now();
+                    yield_core();
                     self.take_in(Duration::ZERO)
                 }
                 WaitStep::Poll => {
@@ -212,11 +219,16 @@ impl LinkDriver {
         self.now = Instant::now();
         let came = !self.events.is_empty();
         if came {
-            let woken = self.events.iter().any(|ready| ready.token == WAKER);
-            if woken && let Err(error) = self.shared.leadership.waker().drain() {
-                panic!("the waker of remote pages failed: {error}");
+            let mut ready = [false; LENDERS_MAX];
+            for event in self.events.iter() {
+                match ready.get_mut(event.token as usize) {
+                    Some(lender) => *lender = true,
+                    None => self.drain_waker(),
+                }
             }
-            (0..self.links.len()).for_each(|lender| self.receive(lender));
+            (0..self.links.len())
+                .filter(|lender| ready[*lender])
+                .for_each(|lender| self.receive(lender));
         }
         self.take_others();
         if self.now >= self.tick {
@@ -224,6 +236,12 @@ impl LinkDriver {
             self.housekeep();
         }
         came
+    }
+
+    fn drain_waker(&self) {
+        if let Err(error) = self.shared.leadership.waker().drain() {
+            panic!("the waker of remote pages failed: {error}");
+        }
     }
 
     /// Takes results of other threads: new links, and replies of the spill file.

@@ -23,15 +23,18 @@ pub(super) const LEADER_TIME_MAX: Duration = Duration::from_millis(5);
 
 /// Work that a thread can do while it waits.
 pub(crate) trait IdleWork {
-    /// Called between two polls of the links. Must not block.
-    fn look(&mut self);
+    /// Called between two polls of the links. Must not block. Returns whether the thread has other work, so
+    /// that it stops waiting.
+    fn look(&mut self) -> bool;
     /// Called before the thread sleeps.
     fn will_sleep(&mut self);
 }
 
 /// No work.
 impl IdleWork for () {
-    fn look(&mut self) {}
+    fn look(&mut self) -> bool {
+        false
+    }
     fn will_sleep(&mut self) {}
 }
 
@@ -182,6 +185,17 @@ impl LinkLeadership {
     }
 }
 
+/// Why a leader stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DriveEnd {
+    /// The leader has its pages.
+    Enough,
+    /// The leader has [other work](IdleWork::look).
+    Interrupted,
+    /// The leader would sleep, which it must not do.
+    Idle,
+}
+
 /// The links, while a thread leads. Signals are blocked: a handler that needs a page would wait for the
 /// thread that it interrupted.
 struct LinkLeaderGuard<'a> {
@@ -202,11 +216,11 @@ impl<'a> LinkLeaderGuard<'a> {
         }
     }
 
-    /// Returns `false` if it is time to sleep, which a leader must not do.
-    fn drive(&mut self, enough: impl FnMut() -> bool, meanwhile: &mut dyn IdleWork) -> bool {
-        let done = { self.driver.as_mut() }.is_none_or(|driver| driver.drive(enough, meanwhile));
-        self.yields = !done;
-        done
+    fn drive(&mut self, enough: impl FnMut() -> bool, meanwhile: &mut dyn IdleWork) -> DriveEnd {
+        let driver = self.driver.as_mut();
+        let end = driver.map_or(DriveEnd::Enough, |driver| driver.drive(enough, meanwhile));
+        self.yields = end == DriveEnd::Idle;
+        end
     }
 
     fn send(&mut self) {
@@ -239,7 +253,8 @@ impl Drop for LinkLeaderGuard<'_> {
 }
 
 impl Inner {
-    /// Waits until `enough` is true, the links have failed, or `patience` has passed.
+    /// Waits until `enough` is true, the links have failed, `patience` has passed, or `meanwhile` has other
+    /// work.
     pub(super) fn wait_until<'a>(
         &'a self,
         mut shelf: ClientGuard<'a>,
@@ -256,9 +271,13 @@ impl Inner {
             }
             if may_lead && let Some(mut lead) = self.lead() {
                 drop(shelf);
-                may_lead = lead.drive(|| enough(&mut self.lock()) || is_over(), meanwhile);
+                let end = lead.drive(|| enough(&mut self.lock()) || is_over(), meanwhile);
                 drop(lead);
                 shelf = self.lock();
+                if end == DriveEnd::Interrupted {
+                    return shelf;
+                }
+                may_lead = end != DriveEnd::Idle;
                 continue;
             }
             drop(shelf);

@@ -101,6 +101,20 @@ pub enum PageContent {
     Page,
 }
 
+/// The first step of a fetch.
+#[derive(Debug)]
+pub(crate) enum FetchStart {
+    /// The page was never put, or was forgotten: zeros.
+    Zeros,
+    /// The fetch has ended.
+    Came(FetchedPage),
+    /// The page is requested.
+    Waits,
+}
+
+/// Outcome of a fetch.
+pub(crate) type FetchedPage = Result<Box<PlainPage>, PageGetError>;
+
 /// Pages stored at lenders.
 pub struct RemotePages {
     shared: Arc<Inner>,
@@ -230,55 +244,62 @@ impl RemotePages {
     ///
     /// [`PageGetError::Lost`] if every copy is gone, [`PageGetError::Failed`] after a defect.
     pub fn get(&self, page: Page, into: &mut PageBytes) -> Result<PageContent, PageGetError> {
-        self.get_while(page, into, &mut ())
-    }
-
-    /// As [`RemotePages::get`], with work to do while waiting.
-    pub(crate) fn get_while(
-        &self,
-        page: Page,
-        into: &mut PageBytes,
-        meanwhile: &mut dyn IdleWork,
-    ) -> Result<PageContent, PageGetError> {
-        let mut shelf = self.shared.lock();
-        match shelf.get(page) {
-            PageLookup::Zeros => {
+        let came = match self.begin_get(page) {
+            FetchStart::Zeros => {
                 into.fill(0);
                 return Ok(PageContent::Zeros);
             }
-            PageLookup::Pending(bytes) => {
-                bytes.ok_or(PageGetError::Failed)?.unpack(into);
-                return Ok(PageContent::Page);
+            FetchStart::Came(came) => came,
+            FetchStart::Waits => {
+                let came = self.take_any(&[page], &mut ());
+                let only = came.into_iter().next().map(|(_, came)| came);
+                only.unwrap_or(Err(PageGetError::Failed))
             }
-            PageLookup::Lost(lenders) => return Err(self.lost(page, lenders)),
-            PageLookup::Waits => (),
+        };
+        came?.unpack(into);
+        Ok(PageContent::Page)
+    }
+
+    /// Begins to fetch a page. [`FetchStart::Waits`] is followed by [`take_any`](Self::take_any) until that
+    /// has returned the page.
+    pub(crate) fn begin_get(&self, page: Page) -> FetchStart {
+        match self.shared.lock().get(page) {
+            PageLookup::Zeros => FetchStart::Zeros,
+            PageLookup::Pending(bytes) => FetchStart::Came(bytes.ok_or(PageGetError::Failed)),
+            PageLookup::Lost(lenders) => FetchStart::Came(Err(self.lost(page, lenders))),
+            PageLookup::Waits => FetchStart::Waits,
         }
-        let has_come = |shelf: &mut ClientGuard<'_>| shelf.has_arrived(page);
-        shelf = self.shared.wait_until(shelf, has_come, None, meanwhile);
-        let came = shelf.take(page);
-        drop(shelf);
-        match came {
-            Some(Ok(bytes)) => {
-                bytes.unpack(into);
-                Ok(PageContent::Page)
+    }
+
+    /// Waits until some of the pages whose fetch has begun have come, and returns these; none if `meanwhile`
+    /// has other work.
+    pub(crate) fn take_any(&self, pages: &[Page], meanwhile: &mut dyn IdleWork) -> Vec<(Page, FetchedPage)> {
+        let any_came = |shelf: &mut ClientGuard<'_>| pages.iter().any(|page| shelf.has_arrived(*page));
+        let shelf = self.shared.lock();
+        let mut shelf = self.shared.wait_until(shelf, any_came, None, meanwhile);
+        let failed = self.shared.has_failed();
+        let mut taken = Vec::new();
+        for page in pages {
+            if !failed && !shelf.has_arrived(*page) {
+                continue;
             }
-            Some(Err(lenders)) => Err(self.lost(page, lenders)),
-            None => Err(PageGetError::Failed),
+            let came = match shelf.take(*page) {
+                Some(Ok(clear)) => Ok(clear),
+                Some(Err(lenders)) => Err(self.lost(*page, lenders)),
+                None => Err(PageGetError::Failed),
+            };
+            taken.push((*page, came));
         }
+        taken
     }
 
     /// As [`RemotePages::get`] for the first of several pages, and those after it that have arrived by then.
     /// Returns their number.
-    pub(crate) fn get_run(
-        &self,
-        pages: &[Page],
-        into: &mut [PageBytes],
-        meanwhile: &mut dyn IdleWork,
-    ) -> Result<usize, PageGetError> {
+    pub(crate) fn get_run(&self, pages: &[Page], into: &mut [PageBytes]) -> Result<usize, PageGetError> {
         let ([first, others @ ..], [into_first, rest @ ..]) = (pages, into) else {
             return Ok(0);
         };
-        self.get_while(*first, into_first, meanwhile)?;
+        self.get(*first, into_first)?;
         let mut came = Vec::with_capacity(others.len());
         let mut shelf = self.shared.lock();
         for page in others.iter().take(rest.len()) {

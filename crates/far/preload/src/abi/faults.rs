@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use netram_far_machine::limit::PAGE_BYTES;
 
 use super::fork_copy::{
-    CHILDS_END, COPIED, COPYING, END, INODE, NONE, OFFERED, PARENT, PARENTS_END, STATE, UNREADABLE,
-    USED_BYTES, close, deaths, inode, send,
+    ASIDE, CHILDS_END, COPIED, COPYING, DescriptorMessage, END, FOLLOWS, INODE, NONE, OFFERED, PARENT,
+    PARENTS_END, STATE, UNREADABLE, USED_BYTES, close, deaths, inode, send,
 };
 use super::{CHILD, HEAP, remap};
 use crate::heap::PreloadHeap;
@@ -19,7 +19,7 @@ use crate::start::EXIT_MESSAGE_TIMEOUT;
 
 const SENTENCE: &[u8] =
     b"netram run: a child of the program needs the program's far memory but cannot get a copy, so it ends. This machine \
-has too little memory for one, or the child asked too late. Start processes anew instead of forking (Python's multiprocessing: \
+has too little memory for one, or the program closed a descriptor that is not its own. Start processes anew instead of forking (Python's multiprocessing: \
 set_start_method(\"spawn\")), or run the program without netram run.\n";
 
 /// Signal handlers with and without `siginfo`.
@@ -174,28 +174,74 @@ fn receive(end: c_int) -> Option<()> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice.
     let beside = unsafe { libc::syscall(libc::SYS_mmap, 0, bytes, access, flags, -1, 0) };
-    if beside == -1 || send(end, &[1]).is_none() {
+    if beside == -1 {
         return None;
     }
-    let mut denied = 0;
+    // A parent that has put the copy aside does not listen any more.
+    let _ = send(end, &[1]);
+    let file = answer(end)?;
+    let received = receive_pages(file.unwrap_or(end), file.is_some(), beside as usize);
+    close(file.unwrap_or(-1));
+    received?;
+    let start = HEAP.get()?.addresses().start;
+    move_there(beside as usize, bytes, start)
+}
+
+fn receive_pages(from: c_int, aside: bool, beside: usize) -> Option<()> {
+    let mut taken = 0;
     loop {
         let mut head = [0_u8; 8];
-        read(end, head.as_mut_ptr().addr(), head.len())?;
-        let page = u32::from_ne_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        read(from, head.as_mut_ptr().addr(), head.len())?;
+        let page = u32::from_ne_bytes([head[0], head[1], head[2], head[3]]);
         let count = u32::from_ne_bytes([head[4], head[5], head[6], head[7]]);
-        let at = beside as usize + page * PAGE_BYTES;
+        let at = beside + page as usize * PAGE_BYTES;
+        taken += head.len();
         match count {
-            _ if page == END as usize => break,
+            _ if page == END => return Some(()),
             // A page that the parent cannot read is unreadable in the child, too.
-            UNREADABLE => {
-                // SAFETY: a page of the new mapping.
-                denied |= unsafe { libc::syscall(libc::SYS_mprotect, at, PAGE_BYTES, libc::PROT_NONE) }
+            // SAFETY: a page of the new mapping.
+            UNREADABLE => match unsafe { libc::syscall(libc::SYS_mprotect, at, PAGE_BYTES, libc::PROT_NONE) }
+            {
+                0 => (),
+                _ => return None,
+            },
+            count => {
+                read(from, at, count as usize * PAGE_BYTES)?;
+                taken += count as usize * PAGE_BYTES;
             }
-            count => read(end, at, count as usize * PAGE_BYTES)?,
+        }
+        if aside {
+            // Otherwise the copy would be in memory twice. If that fails, it is, until the end.
+            let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            // SAFETY: frees what was read of a file that only this process has.
+            unsafe { libc::fallocate(from, flags, 0, taken as libc::off_t) };
         }
     }
-    let start = HEAP.get()?.addresses().start;
-    move_there(beside as usize, bytes, start).filter(|()| denied == 0)
+}
+
+/// The file in which the copy was put aside; `Some(None)`: the copy follows. `None`: there is none.
+fn answer(end: c_int) -> Option<Option<c_int>> {
+    let (mut word, mut control) = (u8::MAX, DescriptorMessage::new(-1));
+    let mut part = libc::iovec {
+        iov_base: (&raw mut word).cast(),
+        iov_len: 1,
+    };
+    let mut message = control.message(&mut part);
+    loop {
+        // SAFETY: all that the message refers to are locals.
+        let got = unsafe { libc::recvmsg(end, &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+        if got == 1 {
+            break;
+        }
+        if got == 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return None;
+        }
+    }
+    match word {
+        FOLLOWS => Some(None),
+        ASIDE => Some(Some(control.descriptor)).filter(|file| *file != Some(-1)),
+        _ => None,
+    }
 }
 
 /// Moves the copy to its place in parts, since a mapping with several protections does not move as one.

@@ -1,8 +1,10 @@
 //! A child of `fork` gets a copy of the program's far memory, in memory of its own, at its first reference.
 //!
 //! Until then the forking thread waits, as it would for `vfork`: most children soon call `exec` and need no
-//! copy. The first fault may occur anywhere, even in an allocator's own fork handler. The fault handler is
-//! therefore installed before the fork.
+//! copy. For a child that has done neither in time the copy is put aside, in a file in memory that only the
+//! child has: it may refer to far memory whenever it likes, while the program goes on. The first fault may
+//! occur anywhere, even in an allocator's own fork handler. The fault handler is therefore installed before
+//! the fork.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -14,7 +16,7 @@ use netram_far_machine::limit::PAGE_BYTES;
 use super::{die, faults};
 use crate::heap::{PreloadHeap, PreloadHeapState};
 
-/// Maximum time in ms that the forking thread waits for a child's first reference.
+/// Time in ms that the forking thread waits for a child's first reference. Then it puts the copy aside.
 const PATIENCE_MS: c_int = 500;
 /// Number of children that could not get a copy, after which the program itself ends. It would otherwise
 /// start new ones forever.
@@ -25,6 +27,10 @@ const SENT_PAGES: usize = 64;
 pub(super) const END: u32 = u32::MAX;
 /// Page count that marks an unreadable page.
 pub(super) const UNREADABLE: u32 = u32::MAX;
+/// First byte of the parent's answer: the copy follows.
+pub(super) const FOLLOWS: u8 = 0;
+/// First byte of the parent's answer: the copy is in the file that comes with it.
+pub(super) const ASIDE: u8 = 1;
 /// Lowest number of our descriptor in the child, if the limit allows: programs rely on low ones being free.
 const HIGH_FD: c_int = 1000;
 /// Bytes below which a copy is made without checking the available memory.
@@ -100,32 +106,151 @@ pub(super) fn offer(heap: &PreloadHeap, parts: &PreloadHeapState) {
 }
 
 /// In the parent, under the heap's lock: sends the copy if the child asks for it. Returns when the child has
-/// it, has ended, has called `exec`, or the time is up.
+/// it, has ended or has called `exec`, or when the copy was put aside for it.
 pub(super) fn serve(heap: &PreloadHeap) {
     faults::restore();
     close(CHILDS_END.swap(-1, Ordering::Relaxed));
     let end = PARENTS_END.swap(-1, Ordering::Relaxed);
     if end != -1 {
-        let mut waiting = libc::pollfd {
-            fd: end,
-            events: libc::POLLIN,
-            revents: 0,
-        };
         let mut word = 0_u8;
-        // SAFETY: one descriptor, in a local.
-        let heard = unsafe { libc::poll(&raw mut waiting, 1, PATIENCE_MS) } > 0;
-        // SAFETY: into a local of one byte.
-        if heard && unsafe { libc::read(end, (&raw mut word).cast(), 1) } == 1 {
-            // A child that has ended meanwhile needs no copy.
-            let _ = send_all(heap, end);
-        }
+        // A child that has ended meanwhile needs no copy.
+        let _ = match hears(end, PATIENCE_MS) {
+            false => put_aside(heap, end),
+            // SAFETY: into a local of one byte.
+            true if unsafe { libc::read(end, (&raw mut word).cast(), 1) } == 1 => {
+                send(end, &[FOLLOWS]).and_then(|()| send_all(heap, &CopyTarget::Child(end)))
+            }
+            true => None,
+        };
         close(end);
     }
     STATE.store(NONE, Ordering::Relaxed);
 }
 
+/// Whether the child has asked, ended or called `exec` within a time.
+fn hears(end: c_int, timeout_ms: c_int) -> bool {
+    let mut waiting = libc::pollfd {
+        fd: end,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one descriptor, in a local.
+    unsafe { libc::poll(&raw mut waiting, 1, timeout_ms) > 0 }
+}
+
+/// Destination of a copy.
+enum CopyTarget {
+    /// The child at this socket receives it now.
+    Child(c_int),
+    /// This file keeps it, as long as the child at this socket may ask for it.
+    Aside { file: c_int, child: c_int },
+}
+
+impl CopyTarget {
+    fn put(&self, bytes: &[u8]) -> Option<()> {
+        match *self {
+            CopyTarget::Child(end) => send(end, bytes),
+            CopyTarget::Aside { file, .. } => write(file, bytes),
+        }
+    }
+
+    /// Whether the child has ended or called `exec`.
+    fn is_unwanted(&self) -> bool {
+        match *self {
+            // The next write fails.
+            CopyTarget::Child(_) => false,
+            CopyTarget::Aside { child, .. } => has_hung_up(child),
+        }
+    }
+}
+
+/// Puts the copy into a file in memory, and passes that to the child, whose socket keeps it until the child
+/// takes it, ends, or calls `exec`.
+fn put_aside(heap: &PreloadHeap, child: c_int) -> Option<()> {
+    if !is_file_allowed() {
+        return None;
+    }
+    // SAFETY: the name is a C string.
+    let file = unsafe { libc::memfd_create(c"netram-fork".as_ptr(), libc::MFD_CLOEXEC) };
+    if file == -1 {
+        return None;
+    }
+    let put = send_all(heap, &CopyTarget::Aside { file, child });
+    // SAFETY: sets the position in a file of ours, which the child shares.
+    let rewound = unsafe { libc::lseek(file, 0, libc::SEEK_SET) } == 0;
+    let passed = put.filter(|()| rewound).and_then(|()| pass(child, file));
+    close(file);
+    passed
+}
+
+/// Whether a file may be as large as the copy. Otherwise the kernel would send a signal.
+fn is_file_allowed() -> bool {
+    let used = USED_BYTES.load(Ordering::Relaxed);
+    let most = used + (used / PAGE_BYTES + 1) * head(0, 0).len();
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: it fills a local.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    most as u64 <= limit.rlim_cur
+}
+
+/// A control message with one descriptor, as `CMSG_DATA` and its like lay it out.
+#[repr(C)]
+pub(super) struct DescriptorMessage {
+    head: libc::cmsghdr,
+    pub(super) descriptor: c_int,
+}
+
+impl DescriptorMessage {
+    pub(super) fn new(descriptor: c_int) -> DescriptorMessage {
+        DescriptorMessage {
+            head: libc::cmsghdr {
+                cmsg_len: size_of::<libc::cmsghdr>() + size_of::<c_int>(),
+                cmsg_level: libc::SOL_SOCKET,
+                cmsg_type: libc::SCM_RIGHTS,
+            },
+            descriptor,
+        }
+    }
+
+    /// A message with this descriptor and one part.
+    pub(super) fn message(&mut self, part: &mut libc::iovec) -> libc::msghdr {
+        // SAFETY: zeros are a valid value.
+        let mut message = unsafe { MaybeUninit::<libc::msghdr>::zeroed().assume_init() };
+        (message.msg_iov, message.msg_iovlen) = (&raw mut *part, 1);
+        message.msg_control = (&raw mut *self).cast();
+        message.msg_controllen = size_of::<DescriptorMessage>();
+        message
+    }
+}
+
+/// Sends [`ASIDE`] with a descriptor.
+fn pass(end: c_int, file: c_int) -> Option<()> {
+    let (mut word, mut control) = (ASIDE, DescriptorMessage::new(file));
+    let mut part = libc::iovec {
+        iov_base: (&raw mut word).cast(),
+        iov_len: 1,
+    };
+    let message = control.message(&mut part);
+    // SAFETY: all that the message refers to are locals.
+    let sent = unsafe { libc::sendmsg(end, &raw const message, libc::MSG_NOSIGNAL) };
+    (sent == 1).then_some(())
+}
+
+fn has_hung_up(end: c_int) -> bool {
+    let mut gone = libc::pollfd {
+        fd: end,
+        events: 0,
+        revents: 0,
+    };
+    // SAFETY: one descriptor, in a local.
+    unsafe { libc::poll(&raw mut gone, 1, 0) > 0 }
+}
+
 /// Sends all pages ever written, in runs; page by page where some cannot be read.
-fn send_all(heap: &PreloadHeap, end: c_int) -> Option<()> {
+fn send_all(heap: &PreloadHeap, target: &CopyTarget) -> Option<()> {
     let pages = USED_BYTES.load(Ordering::Relaxed) / PAGE_BYTES;
     let mut bytes = vec![0_u8; SENT_PAGES * PAGE_BYTES];
     let mut next = 0;
@@ -148,11 +273,14 @@ fn send_all(heap: &PreloadHeap, end: c_int) -> Option<()> {
             0 => UNREADABLE,
             count => count as u32,
         };
-        send(end, &head(next as u32, told))?;
-        send(end, sent)?;
+        if target.is_unwanted() {
+            return None;
+        }
+        target.put(&head(next as u32, told))?;
+        target.put(sent)?;
         next += count.max(1);
     }
-    send(end, &head(END, 0))
+    target.put(&head(END, 0))
 }
 
 fn head(page: u32, count: u32) -> [u8; 8] {
@@ -179,6 +307,15 @@ fn read_own(address: usize, into: &mut [u8]) -> bool {
     // SAFETY: writes to the caller's bytes; an unreadable source is reported as an error.
     let read = unsafe { libc::process_vm_readv(own, &raw mut local, 1, &raw mut remote, 1, 0) };
     read == into.len() as isize
+}
+
+fn write(file: c_int, mut bytes: &[u8]) -> Option<()> {
+    while !bytes.is_empty() {
+        // SAFETY: the bytes are the caller's.
+        let written = unsafe { libc::write(file, bytes.as_ptr().cast(), bytes.len()) };
+        bytes = &bytes[usize::try_from(written).ok().filter(|written| *written > 0)?..];
+    }
+    Some(())
 }
 
 pub(super) fn send(end: c_int, mut bytes: &[u8]) -> Option<()> {
