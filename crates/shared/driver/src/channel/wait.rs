@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
-use netram_transport::{Interest, Poller, WaitPolicy, WaitStep, Waker};
+use netram_transport::{Interest, Poller, WaitPolicy, WaitStep, Waker, yield_core};
 
 use super::Channel;
 
@@ -109,7 +109,7 @@ impl ChannelWait {
         }
         match self.policy.step(idle) {
             WaitStep::Poll => std::hint::spin_loop(),
-            WaitStep::Yield => std::thread::yield_now(),
+            WaitStep::Yield => yield_core(),
             WaitStep::Block => return self.sleep(channel, flushed, longest, news),
         }
         Ok(())

@@ -54,6 +54,12 @@ pub(super) struct RecordApplier {
 /// More bytes wait than [`UNAPPLIED_BYTES_MAX`]: the program has read the region under a guard for too long.
 pub(super) struct BacklogFull;
 
+/// Number and bytes of records that wait to be applied.
+pub(super) struct ApplyBacklog {
+    pub(super) records: u64,
+    pub(super) bytes: u64,
+}
+
 impl RecordApplier {
     pub(super) fn add(&self, work: ApplyTask) -> Result<(), BacklogFull> {
         let length = work.payload.as_ref().len();
@@ -131,6 +137,16 @@ impl RecordApplier {
             return Ok(false);
         };
         self.apply_in_turn(&turn, target, |changes| region.try_apply(changes))
+    }
+
+    /// Records that wait to be applied.
+    pub(super) fn backlog(&self) -> ApplyBacklog {
+        // What is applied between the two readings must not make it negative.
+        let applied = self.applied.load(Ordering::Acquire);
+        ApplyBacklog {
+            records: self.added.load(Ordering::Acquire).saturating_sub(applied),
+            bytes: self.bytes.load(Ordering::Relaxed) as u64,
+        }
     }
 
     /// Wakes the applying thread.

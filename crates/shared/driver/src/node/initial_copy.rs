@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use netram_journal::settings::JournalSettings;
+use netram_journal::settings::{JournalSettings, metrics_in_environment};
 use netram_journal::{Journal, JournalConfig, JournalPaths, durable};
 use netram_proto::journal::{ServerAck, View, Voter};
 use netram_proto::wire::ChainPoint;
@@ -398,6 +398,8 @@ fn parse_lenders(text: &str, path: &Path, options: &NodeOptions) -> Result<Journ
     let own_key = settings.key_file.is_some();
     let settings = JournalSettings {
         insecure: !own_key,
+        // Processes of one machine cannot share an address, so the server's settings cannot name it.
+        metrics: metrics_in_environment()?,
         ..settings
     };
     let config = settings.journal_config()?;

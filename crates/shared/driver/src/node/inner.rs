@@ -20,6 +20,7 @@ use super::core::{DeferredWork, NodeCore, Sleeper};
 use super::error::{AcquireError, NodeGone};
 use super::event_count::EventCount;
 use super::mark::JournalMark;
+use super::metrics::NodeTimes;
 use super::node_log::NodeLog;
 use super::orphans::OrphanStatus;
 use super::peers::{PeerListener, Peers};
@@ -67,6 +68,7 @@ pub(super) struct NodeInner {
     pub(super) mark: JournalMark,
     pub(super) stores: StoreTracking,
     pub(super) join_info: JoinInfo,
+    pub(super) times: NodeTimes,
     /// Number of transactions that may store now, and in all so far.
     pub(super) writers: AtomicUsize,
     pub(super) entered: AtomicU64,
@@ -124,6 +126,7 @@ impl NodeInner {
             mark: parts.mark,
             stores: parts.stores,
             join_info: parts.join_info,
+            times: NodeTimes::default(),
             writers: AtomicUsize::new(0),
             entered: AtomicU64::new(0),
             orphans: Mutex::default(),
@@ -230,6 +233,15 @@ impl NodeInner {
                 step => self.listen(listening.as_ref(), step),
             }
         }
+        self.times.lock_wait.record(since.elapsed());
+        let outcome = self.wait_outcome(txn);
+        if outcome.is_err() {
+            self.times.locks_failed.add(1);
+        }
+        outcome
+    }
+
+    fn wait_outcome(&self, txn: TxnId) -> Result<(), AcquireError> {
         let mut core = self.core();
         match core.take_wait_outcome(txn) {
             Some(WaitOutcome::Acquired(_)) => Ok(()),

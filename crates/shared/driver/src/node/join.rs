@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use netram_journal::owner::JournalOwner;
 use netram_journal::seal::DataKey;
+use netram_journal::settings::metrics_in_environment;
 use netram_journal::{Journal, JournalConfig, JournalPaths};
 use netram_proto::journal::{ServerAck, Voter};
 use netram_proto::wire::ChainPoint;
@@ -69,12 +70,14 @@ pub(super) fn join(options: &NodeOptions, root: PathBuf) -> Result<JoinedNode, J
 
 fn attempt(options: &NodeOptions, root: PathBuf) -> Result<JoinedNode, JoinError> {
     let until = Instant::now() + options.server_timeout;
+    let usual = JournalConfig {
+        security: options.security.clone(),
+        metrics: metrics_in_environment()?,
+        ..JournalConfig::default()
+    };
     let config = JournalConfig {
         voter: Voter::Server,
-        ..options.journal.clone().unwrap_or_else(|| JournalConfig {
-            security: options.security.clone(),
-            ..JournalConfig::default()
-        })
+        ..options.journal.clone().unwrap_or(usual)
     };
     // The server speaks for a dead node's journal, so it must have the key of one that has an owner.
     match config.seal {

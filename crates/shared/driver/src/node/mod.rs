@@ -45,6 +45,7 @@
 //! | `orphans.rs` | offering journals of earlier processes |
 //! | `peers/` | records sent directly between nodes |
 //! | `copy.rs` | saving the copy when the server is lost |
+//! | `metrics.rs` | times and state, for Prometheus |
 //! | `mark.rs` | the file that names a journal's owner |
 //! | `clock.rs` | the clock of the lease |
 //! | `watch.rs`, `event_count.rs` | waiting until another node's write is visible here |
@@ -69,6 +70,7 @@ mod join;
 mod link;
 mod maintenance;
 mod mark;
+pub mod metrics;
 mod node_log;
 mod node_ref;
 mod options;
@@ -92,6 +94,7 @@ use netram_shared_machine::limit::NODE_NAME_BYTES_MAX;
 use netram_shared_machine::message::RecordOutcome;
 use netram_shared_machine::node::NodeEnd;
 use netram_shared_machine::{LockVersion, NodeId, RecordNumber};
+use netram_telemetry::{MetricsRegistration, MetricsRegistry};
 
 use crate::channel::SessionAcceptor;
 use crate::server::{Span, Spans};
@@ -117,6 +120,8 @@ pub use txn::{Txn, TxnEdit};
 /// Dropping it without [leaving](Node::leave) has the effect of a crash. The server reads its journal when
 /// the lease is over, and the next join with the same directory offers it.
 pub struct Node {
+    /// The node's metrics. Nobody can read them any more once the node can be taken apart.
+    _metrics: MetricsRegistration<NodeInner>,
     shared: Arc<NodeInner>,
     threads: Vec<JoinHandle<()>>,
     root: PathBuf,
@@ -188,6 +193,7 @@ impl Node {
         let arrived = join::join(&options, root.clone())?;
         let shared = Arc::new(arrived.shared);
         let mut node = Node {
+            _metrics: MetricsRegistry::of_process().add(&shared),
             shared: Arc::clone(&shared),
             threads: Vec::new(),
             root,

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use netram_shared_machine::{LockId, LockVersion};
-use netram_transport::WaitStep;
+use netram_transport::{WaitStep, yield_core};
 
 use super::error::NodeGone;
 use super::inner::NodeInner;
@@ -58,7 +58,7 @@ impl NodeInner {
             return;
         }
         match step {
-            WaitStep::Yield => std::thread::yield_now(),
+            WaitStep::Yield => yield_core(),
             WaitStep::Poll | WaitStep::Block => std::hint::spin_loop(),
         }
     }

@@ -1,6 +1,7 @@
 //! Nodes of a region in one process, with a real server, lenders and files.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::world::{LEASE_SHORT, SPAN, TestPaths, add, read, transfer};
@@ -11,6 +12,7 @@ use netram_shared::Node;
 use netram_shared::node::{AcquireError, DeclareError, NodeGone, ReadError, TxnCommitError};
 use netram_shared_machine::message::RecordOutcome;
 use netram_shared_machine::{LockId, LockMode, LockVersion, RecordNumber};
+use netram_telemetry::MetricsRegistry;
 
 fn place() -> (tempfile::TempDir, TestPaths) {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
@@ -360,5 +362,33 @@ fn a_read_beyond_the_lease_does_not_commit() {
         std::thread::sleep(LEASE_SHORT);
         assert_eq!(reads.get::<u64>(SPAN), Ok(0));
         assert_eq!(reads.commit(Durability::Remote).err(), Some(TxnCommitError::Lost));
+    }
+}
+
+/// A reader that was the last to have a node closed its journal, and waited for itself to remove the
+/// journal's metrics.
+#[test]
+fn a_node_is_dropped_while_metrics_are_read() {
+    let (_directory, place) = place();
+    let _lender = place.lender("a");
+    place.create(4, &["a"]);
+    let _serving = place.serve();
+    let reads = Arc::new(AtomicU64::new(0));
+    let reader = Arc::clone(&reads);
+    // Not joined: a reader that waits for itself would keep the test.
+    std::thread::spawn(move || {
+        while Arc::strong_count(&reader) > 1 {
+            drop(MetricsRegistry::of_process().read());
+            reader.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    for number in 0..40 {
+        let node = place.join(&format!("node-{number}"));
+        assert_eq!(add(&node, 2, 1).unwrap(), number + 1);
+        drop(node);
+        let before = reads.load(Ordering::Relaxed);
+        until("metrics are read on", || {
+            reads.load(Ordering::Relaxed) > before + 1
+        });
     }
 }

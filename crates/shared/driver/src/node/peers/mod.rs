@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 use netram_shared_machine::NodeId;
 use netram_shared_machine::message::{PeerEndpoint, PeerHint};
 use netram_shared_machine::node::PeerAction;
-use netram_transport::{Interest, MulticastGroup, Poller, ReadyEvents, Security, WaitStep};
+use netram_transport::{Interest, MulticastGroup, Poller, ReadyEvents, Security, WaitStep, yield_core};
 
 use super::error::JoinError;
 use super::inner::NodeInner;
@@ -365,7 +365,7 @@ fn receive(shared: &NodeInner, peers: &Peers) -> io::Result<()> {
                     .waker
                     .sleep_until_woken(news, || peers.poller.sleep(Some(WAIT_MAX)))?;
             }
-            WaitStep::Yield => std::thread::yield_now(),
+            WaitStep::Yield => yield_core(),
             WaitStep::Poll => std::hint::spin_loop(),
         }
     }

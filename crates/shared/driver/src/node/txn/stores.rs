@@ -16,7 +16,7 @@ use netram_rvm::{
     VerifyMode,
 };
 use netram_shared_machine::LockMode;
-use netram_transport::WaitStep;
+use netram_transport::{WaitStep, yield_core};
 
 use super::super::error::{AcquireError, NodeGone, StrayStores, TxnCommitError};
 use super::super::node_log::NodeLog;
@@ -96,7 +96,7 @@ impl Txn<'_> {
                 {
                     match self.shared.wait.step(since.elapsed()) {
                         WaitStep::Poll => std::hint::spin_loop(),
-                        WaitStep::Yield => std::thread::yield_now(),
+                        WaitStep::Yield => yield_core(),
                         WaitStep::Block => std::thread::sleep(POLL_INTERVAL),
                     }
                 }

@@ -111,7 +111,7 @@ impl ServeDriver {
         let slept = match step {
             WaitStep::Poll => None,
             WaitStep::Yield => {
-                std::thread::yield_now();
+                netram_transport::yield_core();
                 None
             }
             WaitStep::Block => {

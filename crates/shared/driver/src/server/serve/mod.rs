@@ -10,6 +10,7 @@
 //! | `loss.rs` | giving up a dead node's records that cannot be proven |
 //! | `readings.rs` | reading dead nodes' journals, in threads of their own |
 //! | `report.rs`, `status.rs` | the status |
+//! | `metrics.rs` | the status, for Prometheus |
 //! | `control.rs` | the control socket, for other processes of this machine |
 //! | `inquiry.rs` | the status over a link, for clients with the cluster's key |
 //!
@@ -24,6 +25,7 @@ mod fill;
 pub mod inquiry;
 mod loss;
 mod mailbox;
+pub mod metrics;
 mod node_link;
 mod readings;
 mod receive;
@@ -46,6 +48,7 @@ use netram_shared_machine::limit::SETTINGS_BYTES_MAX;
 use netram_shared_machine::message::RegionOpening;
 use netram_shared_machine::server::ServerConfig;
 use netram_shared_machine::{NodeId, RegionServer};
+use netram_telemetry::MetricsRegistration;
 use netram_transport::{Interest, MulticastGroup, NetAddress, Poller, Security, WaitPolicy};
 
 pub use loss::NotStuck;
@@ -60,6 +63,7 @@ use crate::server::store::{MergeError, RecordLimitError, RegionStore, RegionStor
 use control::RegionControl;
 use driver::{ServeDriver, WAKER_TOKEN};
 use mailbox::{DriverEvent, DriverMailbox};
+use metrics::RegionMetrics;
 use readings::Readings;
 use report::StuckReport;
 
@@ -149,6 +153,7 @@ pub struct ServingRegion {
     addresses: Vec<NetAddress>,
     mailbox: Arc<DriverMailbox>,
     clients: Option<Arc<ClientRegistry>>,
+    _metrics: MetricsRegistration<RegionMetrics>,
     thread: Mutex<Option<JoinHandle<Result<(), RegionServeError>>>>,
 }
 
@@ -187,6 +192,7 @@ impl ServingRegion {
             acceptor: Some(door),
             addresses,
             clients: config.clients,
+            _metrics: RegionMetrics::register(root, &post),
             mailbox: post,
             thread: Mutex::new(Some(thread)),
         })
