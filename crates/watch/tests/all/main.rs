@@ -1,0 +1,4 @@
+//! Promises of the crate.
+
+mod access;
+mod collecting;
