@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::output;
+use crate::{log, notify};
 
 /// The running program. Not `current_exe`: an upgraded program has another file there.
 pub(crate) const SELF: &str = "/proc/self/exe";
@@ -27,7 +27,20 @@ const LOG_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// # Errors
 ///
 /// The process ended before it was ready; the error is the reason that it logged.
-pub(crate) fn start(mut command: Command, log: &Path) -> Result<Vec<String>> {
+pub(crate) fn start(command: Command, log: &Path) -> Result<Vec<String>> {
+    start_with(command, log, log::relay)
+}
+
+/// Starts `command` like [`start`], and shows nothing of its log.
+///
+/// # Errors
+///
+/// As [`start`].
+pub(crate) fn start_unseen(command: Command, log: &Path) -> Result<Vec<String>> {
+    start_with(command, log, |_| ())
+}
+
+fn start_with(mut command: Command, log: &Path, show: fn(&str)) -> Result<Vec<String>> {
     let mut file = OpenOptions::new()
         .create(true)
         .read(true)
@@ -36,6 +49,10 @@ pub(crate) fn start(mut command: Command, log: &Path) -> Result<Vec<String>> {
         .open(log)
         .with_context(|| format!("opening the log {}", log.display()))?;
     let before = file.seek(SeekFrom::End(0))?;
+    // It is another process than the one whose service manager this is.
+    for variable in notify::VARIABLES {
+        command.env_remove(variable);
+    }
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -44,16 +61,16 @@ pub(crate) fn start(mut command: Command, log: &Path) -> Result<Vec<String>> {
         .spawn()
         .context("starting the process in the background")?;
     let output = process.stdout.take().context("its output is a pipe")?;
-    if let Some(lines) = wait_until_ready(output, log, before)? {
+    if let Some(lines) = wait_until_ready(output, log, before, show)? {
         return Ok(lines);
     }
     let status = process.wait()?;
     file.seek(SeekFrom::Start(before))?;
     let mut said = String::new();
     file.read_to_string(&mut said)?;
-    let reason = said.lines().rev().find_map(|line| line.strip_prefix(REASON));
+    let reason = said.lines().rev().find_map(|line| log::said_by(line, REASON));
     bail!(match reason {
-        Some(reason) => reason.to_owned(),
+        Some(reason) => reason,
         None => format!("the process ended ({status}); {} has more", log.display()),
     })
 }
@@ -66,12 +83,17 @@ pub(crate) fn leave_terminal() -> Result<()> {
 
 /// Says that this process is ready to whoever started it by [`start`].
 pub(crate) fn ready() -> Result<()> {
-    output::line(READY)
+    crate::output::line(READY)
 }
 
 /// Waits for the line by which a process says that it is ready, and shows what it logs meanwhile. Returns the
 /// lines before; `None` if it ended first.
-fn wait_until_ready(output: ChildStdout, log: &Path, mut from: u64) -> Result<Option<Vec<String>>> {
+fn wait_until_ready(
+    output: ChildStdout,
+    log: &Path,
+    mut from: u64,
+    show: fn(&str),
+) -> Result<Option<Vec<String>>> {
     let (sender, receiver) = channel();
     // The thread ends with the process's output, at the latest.
     std::thread::spawn(move || {
@@ -96,8 +118,8 @@ fn wait_until_ready(output: ChildStdout, log: &Path, mut from: u64) -> Result<Op
         for line in said.split_inclusive(|byte| *byte == b'\n').filter(whole) {
             from += line.len() as u64;
             let line = String::from_utf8_lossy(line);
-            if !line.starts_with(REASON) {
-                output::remark(line.trim_end());
+            if log::said_by(&line, REASON).is_none() {
+                show(line.trim_end());
             }
         }
         match ready {

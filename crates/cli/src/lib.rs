@@ -12,11 +12,11 @@
     allow(dead_code, reason = "a lender needs less of what the commands share")
 )]
 
-#[cfg(feature = "products")]
 mod background;
 mod clients;
 pub mod command;
 mod descriptors;
+mod lender_program;
 pub mod log;
 mod notify;
 pub mod options;
@@ -35,6 +35,7 @@ use clap::{Parser, Subcommand};
 use rustix::process::{Resource, getrlimit};
 
 use crate::command::{Laboratory, NetramCommand, PlayPart};
+pub use crate::lender_program::LenderProgram;
 use crate::log::LogArgs;
 use crate::options::UsageError;
 
@@ -76,6 +77,9 @@ enum Top {
 
 /// A program with netram's commands among its own.
 pub trait Program: Parser + 'static {
+    /// The noun whose verbs are this program's own commands, if it has such.
+    const NOUN: Option<&'static str> = None;
+
     /// Returns how the program logs.
     fn log(&self) -> &LogArgs;
 
@@ -92,6 +96,11 @@ pub trait Program: Parser + 'static {
     ///
     /// The command failed; the caller prints the error.
     fn run(self) -> Result<ExitCode>;
+
+    /// Returns the grammar of its command line, as its help and man pages show it.
+    fn grammar() -> clap::Command {
+        Self::command()
+    }
 }
 
 impl Program for Netram {
@@ -152,7 +161,7 @@ fn grammar<P: Program>() -> clap::Command {
         });
         command.mut_subcommands(unset_empty)
     }
-    unset_empty(P::command())
+    unset_empty(P::grammar())
 }
 
 fn run<P: Program>() -> ExitCode {
@@ -161,7 +170,7 @@ fn run<P: Program>() -> ExitCode {
     let parsed = P::from_arg_matches(&matches);
     let program = parsed.unwrap_or_else(|error| error.format(&mut grammar::<P>()).exit());
     // Before any other thread has started, and anything but this program's own files is open.
-    if let Err(error) = rights::take(&matches) {
+    if let Err(error) = rights::take(P::NOUN, &matches) {
         output::complain(&error);
         return ExitCode::from(FAILED);
     }

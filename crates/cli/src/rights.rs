@@ -12,12 +12,24 @@ use netram_process::rights::{PathOwner, become_user, owner_of};
 use crate::output;
 
 /// Nouns whose commands work on files. `run` starts a program of the caller's, with the caller's rights.
-const NOUNS: [&str; 11] = [
-    "explain", "journal", "key", "lender", "man", "mount", "rvm", "shared", "sqlite", "status", "volume",
+const NOUNS: [&str; 13] = [
+    "dashboard",
+    "explain",
+    "journal",
+    "key",
+    "lender",
+    "man",
+    "mount",
+    "rvm",
+    "shared",
+    "sqlite",
+    "status",
+    "top",
+    "volume",
 ];
 /// Arguments that are no data of a user's. The owner of a key and of a cluster file is checked where it is
 /// read, and a store's where it is opened; the rest is root's choice and only read.
-const NOT_DATA: [&str; 9] = [
+const NOT_DATA: [&str; 11] = [
     "cluster",
     "config",
     "data_key_file",
@@ -27,6 +39,8 @@ const NOT_DATA: [&str; 9] = [
     "store",
     "tls",
     "tls_clients",
+    "token_file",
+    "view",
 ];
 /// Commands that use a path as a name, or that open by descriptor what a user can write (`netram-mount`).
 const BY_NAME: [(&str, &str, &str); 5] = [
@@ -43,14 +57,13 @@ const BY_NAME: [(&str, &str, &str); 5] = [
 /// # Errors
 ///
 /// Root may not work on these paths.
-pub(crate) fn take(matches: &ArgMatches) -> Result<()> {
-    let Some((noun, verbs)) = matches.subcommand().filter(|(noun, _)| NOUNS.contains(noun)) else {
+pub(crate) fn take(own_noun: Option<&str>, matches: &ArgMatches) -> Result<()> {
+    let Some((noun, verb, arguments)) = command_of(own_noun, matches) else {
         return Ok(());
     };
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    let (verb, arguments) = verbs.subcommand().unwrap_or(("", verbs));
     if (noun, verb) == ("volume", "attach") && has(arguments, "server_user") {
         // The path is a name here; the volume is opened by the user's own process.
         return Ok(());
@@ -78,6 +91,21 @@ pub(crate) fn take(matches: &ArgMatches) -> Result<()> {
     ));
     let error = become_user(&owner);
     Err(error).with_context(|| format!("taking the rights of user {}", owner.user))
+}
+
+/// Returns noun, verb and arguments of a command that works on files. In a program for one noun a verb stands
+/// alone.
+fn command_of<'a>(
+    own_noun: Option<&'a str>,
+    matches: &'a ArgMatches,
+) -> Option<(&'a str, &'a str, &'a ArgMatches)> {
+    let (first, rest) = matches.subcommand()?;
+    let command = match (rest.subcommand(), own_noun) {
+        (None, Some(noun)) => (noun, first, rest),
+        (None, None) => (first, "", rest),
+        (Some((verb, arguments)), _) => (first, verb, arguments),
+    };
+    NOUNS.contains(&command.0).then_some(command)
 }
 
 /// Paths of the command line that are data.
@@ -125,6 +153,8 @@ fn needs_root(noun: &str, verb: &str, arguments: &ArgMatches) -> bool {
 #[cfg(test)]
 mod tests {
     use clap::{Command, CommandFactory};
+
+    use crate::{LenderProgram, Program};
 
     use super::*;
     use crate::Netram;
@@ -197,6 +227,24 @@ mod tests {
             found.sort();
             let expected: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
             assert_eq!(found, expected, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_for_one_noun_is_held_to_the_same_rights() {
+        let lines: [(&[&str], (&str, &str)); 2] = [
+            (
+                &["serve", "--data", "/d", "--key-file", "/k"],
+                ("lender", "serve"),
+            ),
+            (&["key", "create", "/d"], ("key", "create")),
+        ];
+        for (words, expected) in lines {
+            let line = ["netram-lender"].iter().chain(words);
+            let matches = LenderProgram::grammar().try_get_matches_from(line).unwrap();
+            let (noun, verb, arguments) = command_of(LenderProgram::NOUN, &matches).unwrap();
+            assert_eq!((noun, verb), expected);
+            assert_eq!(paths_of(noun, verb, arguments), [PathBuf::from("/d")]);
         }
     }
 }

@@ -9,8 +9,11 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, channel as queue};
 
+use anyhow::{Context, Result};
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
 
 const MEANINGLESS: [i32; 4] = [SIGHUP, SIGUSR1, SIGUSR2, SIGALRM];
 
@@ -21,4 +24,21 @@ pub fn take_meaningless() -> io::Result<()> {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
     Ok(())
+}
+
+/// Returns a channel that receives signals, for waiting with a timeout.
+pub(crate) fn channel(mut signals: Signals) -> Result<Receiver<i32>> {
+    let (tell, told) = queue();
+    let tell_all = move || {
+        for signal in signals.forever() {
+            if tell.send(signal).is_err() {
+                return;
+            }
+        }
+    };
+    let started = std::thread::Builder::new()
+        .name("netram-signals".into())
+        .spawn(tell_all);
+    started.context("starting the thread that waits for signals")?;
+    Ok(told)
 }

@@ -10,6 +10,7 @@ mod csi;
 mod docker;
 mod file_system;
 mod host;
+mod metrics;
 mod mount_table;
 mod node;
 mod pending;
@@ -23,15 +24,18 @@ use std::future::poll_fn;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
+use netram_telemetry::{MetricsAddress, MetricsServer};
 
 use crate::csi::CsiDriver;
 use crate::docker::DockerPlugin;
 use crate::host::HostMachine;
+use crate::metrics::DriverMetrics;
 use crate::node::VolumeNode;
 use crate::pending::PendingRequests;
 use crate::socket::DriverSocket;
@@ -96,9 +100,17 @@ struct MachineArgs {
     /// Directory for recovery keys of volumes with a data lender; it must be kept elsewhere too
     #[arg(long, value_name = "DIR")]
     recovery_keys: Option<PathBuf>,
+    /// Serve the driver's metrics for Prometheus here: IP:PORT or unix:/PATH, open to anyone who reaches
+    /// it. A volume's server serves its own, as `metrics` in the volume's settings says
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<MetricsAddress>,
 }
 
 impl MachineArgs {
+    fn serve_metrics(&self) -> Result<Option<Arc<MetricsServer>>> {
+        Ok(self.metrics.as_ref().map(MetricsServer::shared).transpose()?)
+    }
+
     fn open(self) -> Result<VolumeNode> {
         let directory = std::path::absolute(&self.directory)?;
         let host = HostMachine::new(self.netram, self.in_container);
@@ -106,6 +118,7 @@ impl MachineArgs {
         Ok(VolumeNode {
             volumes: opened.context("opening the directory with the volumes")?,
             pending: PendingRequests::default(),
+            metrics: Arc::new(DriverMetrics::register()),
         })
     }
 }
@@ -141,6 +154,7 @@ fn run(program: DriverProgram) -> Result<()> {
             node_id,
             machine,
         } => {
+            let _page = machine.serve_metrics()?;
             let node = machine.open()?;
             let _lock = node.volumes.records.lock()?;
             let (_socket, listener) = DriverSocket::listen(&endpoint)?;
@@ -150,6 +164,7 @@ fn run(program: DriverProgram) -> Result<()> {
             }))?;
         }
         DriverCommand::Docker { socket, machine } => {
+            let _page = machine.serve_metrics()?;
             let node = machine.open()?;
             let _lock = node.volumes.records.lock()?;
             let plugin = DockerPlugin::new(node)?;

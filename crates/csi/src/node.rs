@@ -5,13 +5,16 @@
 //! killed goes on where it was.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::file_system::{self, KIND_DEFAULT, KINDS};
+use crate::metrics::DriverMetrics;
 use crate::mount_table::{self, TableMount};
 use crate::pending::PendingRequests;
 use crate::refusal::{VolumeRefusal, failed};
 use crate::volume_id::VolumeId;
 use crate::volumes::{SizeRange, VolumeDirectory};
+use netram_telemetry::MetricsRegistration;
 
 /// How a volume is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +60,8 @@ pub(crate) struct VolumeNode {
     pub volumes: VolumeDirectory,
     /// The volumes that requests work on.
     pub pending: PendingRequests,
+    /// Times of requests.
+    pub metrics: Arc<MetricsRegistration<DriverMetrics>>,
 }
 
 impl VolumeNode {

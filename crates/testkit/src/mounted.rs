@@ -7,7 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
 use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tempfile::TempDir;
 
 use super::disk::LoopDisk;
@@ -36,7 +39,7 @@ pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// A directory with a journal and lenders, mounted by its own process.
+/// A directory with a journal and lenders, mounted by its own processes.
 pub struct MountFixture {
     pub directory: TempDir,
     pub lenders: Vec<LenderProcess>,
@@ -242,11 +245,25 @@ impl MountFixture {
         ran.err
     }
 
-    /// Kills the server with SIGKILL.
+    /// The process that serves the directory: `netram mount attach` itself with `--restarts 0`, else one that
+    /// it supervises.
+    pub fn server_id(&self) -> Pid {
+        let lock = fs::read_to_string(self.journal().join("lock")).unwrap();
+        Pid::from_raw(lock.trim().parse().unwrap()).expect("the lock names a process")
+    }
+
+    /// Kills the server with SIGKILL, and before it its supervisor, so that there is no other. Waits until
+    /// both are gone.
     pub fn kill(&mut self) {
-        let mut server = self.server.take().expect("it is mounted");
-        server.kill().unwrap();
-        server.wait().unwrap();
+        let mut supervisor = self.server.take().expect("it is mounted");
+        let server = pidfd_open(self.server_id(), PidfdFlags::empty());
+        supervisor.kill().unwrap();
+        supervisor.wait().unwrap();
+        // It is gone already if it was the same process, or ended with its supervisor.
+        let Ok(server) = server else { return };
+        let _ = pidfd_send_signal(&server, Signal::KILL);
+        let mut end = [PollFd::new(&server, PollFlags::IN)];
+        retry_on_intr(|| poll(&mut end, None)).unwrap();
     }
 
     /// Kills a lender and discards its memory.
@@ -285,6 +302,7 @@ fn lender(test: &str, address: &str) -> LenderProcess {
 impl Drop for MountFixture {
     fn drop(&mut self) {
         if let Some(mut server) = self.server.take() {
+            // Its server ends with it.
             let _ = server.kill();
             let _ = server.wait();
         }

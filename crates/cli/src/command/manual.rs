@@ -1,14 +1,13 @@
 //! `netram man` and `netram completions`, from the same types as the flags.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
-
-use crate::Netram;
+use clap_mangen::Man;
 
 /// Write the man pages into a directory
 ///
@@ -33,18 +32,31 @@ pub struct PrintCompletions {
 }
 
 impl WriteManPages {
-    pub(crate) fn run(self) -> Result<ExitCode> {
+    /// Writes a page of a section for each command of a program.
+    pub(crate) fn run(self, program: &Command, section: &str) -> Result<ExitCode> {
+        let mut program = program.clone().disable_help_subcommand(true);
+        program.build();
         let what = || format!("writing man pages into {}", self.dir.display());
-        clap_mangen::generate_to(Netram::command(), &self.dir).with_context(what)?;
+        write_pages(&program, section, &self.dir).with_context(what)?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
+fn write_pages(command: &Command, section: &str, dir: &Path) -> io::Result<()> {
+    for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+        write_pages(command, section, dir)?;
+    }
+    Man::new(command.clone()).section(section).generate_to(dir)?;
+    Ok(())
+}
+
 impl PrintCompletions {
-    pub(crate) fn run(self) -> Result<ExitCode> {
+    /// Prints completions of a program's commands.
+    pub(crate) fn run(self, mut program: Command) -> Result<ExitCode> {
+        let name = program.get_name().to_owned();
         // Collected first: the generator panics if the output is closed.
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Netram::command(), "netram", &mut script);
+        clap_complete::generate(self.shell, &mut program, name, &mut script);
         io::Write::write_all(&mut io::stdout().lock(), &script)?;
         Ok(ExitCode::SUCCESS)
     }

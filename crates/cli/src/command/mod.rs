@@ -1,11 +1,13 @@
 //! The subcommands: a directory for each noun, a file for each verb.
 
+mod dashboard;
 mod explain;
+mod init;
 pub mod journal;
-mod key;
+pub(crate) mod key;
 mod laboratory;
 pub(crate) mod lender;
-mod manual;
+pub(crate) mod manual;
 #[cfg(feature = "products")]
 mod mount;
 pub(crate) mod open_check;
@@ -20,12 +22,17 @@ mod shared;
 mod sqlite;
 mod status;
 #[cfg(feature = "products")]
+mod top;
+#[cfg(feature = "products")]
 mod volume;
+mod watching;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
+
+use crate::{Netram, Program};
 
 /// Name of the hidden subcommand by which the program starts itself as a helper.
 pub const PART: &str = "part";
@@ -58,15 +65,30 @@ pub enum NetramCommand {
     #[command(hide = true, name = netram_far::run::GIVE_BACK)]
     GiveBack(run::ReturnDeposits),
     Status(status::ShowCluster),
+    Dashboard(dashboard::ServeDashboard),
+    #[cfg(feature = "products")]
+    Top(top::ShowTop),
     Explain(explain::ExplainJournal),
     #[command(subcommand)]
     Key(key::KeyCommand),
+    Init(init::InitCluster),
     Play(play::OpenPlayShell),
     Man(manual::WriteManPages),
     Completions(manual::PrintCompletions),
 }
 
-/// Serve an attached volume; only `netram volume attach` starts it.
+/// The parts of processes that this program starts.
+#[cfg(feature = "products")]
+#[derive(Debug, serde::Deserialize)]
+#[serde(untagged)]
+#[allow(clippy::large_enum_variant, reason = "one value a process")]
+enum ProcessPart {
+    Volume(volume::server::VolumeServerPart),
+    Mount(mount::server::MountServerPart),
+    Unmount(mount::supervisor::UnmountPart),
+}
+
+/// Serve what another process of this program supervises; only that starts it.
 #[derive(Debug, clap::Args)]
 #[command(hide = true)]
 pub struct PlayPart {
@@ -87,9 +109,13 @@ impl PlayPart {
     pub fn run(self) -> Result<ExitCode> {
         #[cfg(feature = "products")]
         {
-            let server: volume::server::VolumeServerPart = serde_json::from_str(&self.role)?;
+            let role: ProcessPart = serde_json::from_str(&self.role)?;
             crate::signals::take_meaningless()?;
-            server.run()?;
+            match role {
+                ProcessPart::Volume(server) => server.run()?,
+                ProcessPart::Mount(server) => return server.run(),
+                ProcessPart::Unmount(unmount) => return Ok(unmount.run()),
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -130,7 +156,7 @@ impl NetramCommand {
     pub fn is_service(&self) -> bool {
         match self {
             NetramCommand::Lender(lender) => lender.is_service(),
-            NetramCommand::Journal(_) => true,
+            NetramCommand::Journal(_) | NetramCommand::Dashboard(_) => true,
             #[cfg(feature = "products")]
             NetramCommand::Volume(_)
             | NetramCommand::Mount(_)
@@ -164,11 +190,15 @@ impl NetramCommand {
             #[cfg(feature = "products")]
             NetramCommand::GiveBack(give_back) => give_back.run(),
             NetramCommand::Status(status) => status.run(),
+            NetramCommand::Dashboard(dashboard) => dashboard.run(),
+            #[cfg(feature = "products")]
+            NetramCommand::Top(top) => top.run(),
             NetramCommand::Explain(explain) => explain.run(),
             NetramCommand::Key(key) => key.run(),
+            NetramCommand::Init(init) => init.run(),
             NetramCommand::Play(play) => play.run(),
-            NetramCommand::Man(man) => man.run(),
-            NetramCommand::Completions(completions) => completions.run(),
+            NetramCommand::Man(man) => man.run(&Netram::grammar(), "1"),
+            NetramCommand::Completions(completions) => completions.run(Netram::grammar()),
         }
     }
 }

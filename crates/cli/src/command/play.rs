@@ -118,17 +118,22 @@ fn remove_abandoned() {
     }
 }
 
+/// Keeps the settings of the caller's environment from a lender that is started for a trial.
+pub(super) fn without_settings(command: &mut Command) {
+    let without =
+        std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(|name| name.starts_with("NETRAM_")));
+    for (variable, _) in without {
+        command.env_remove(variable);
+    }
+}
+
 impl PlayLender {
     fn start(name: &str, directory: &Path, key_file: &Path, memory: SizeArg) -> Result<PlayLender> {
         let log = directory.join(format!("lender-{name}.log"));
         let name = format!("play-{}-{name}", std::process::id());
         let store = PathBuf::from(format!("/dev/shm/netram-{name}.mem"));
         let mut command = Command::new(netram_process::this_program()?);
-        let without = std::env::vars_os()
-            .filter(|(name, _)| name.to_str().is_some_and(|name| name.starts_with("NETRAM_")));
-        for (variable, _) in without {
-            command.env_remove(variable);
-        }
+        without_settings(&mut command);
         command
             .args([
                 "lender",

@@ -44,6 +44,17 @@ fn a_journal_says_what_would_be_lost_what_happened_and_what_to_type() {
     ] {
         assert!(said.out.contains(sentence), "{sentence}\n{}", said.out);
     }
+    let metrics = run(["explain", path.to_str().unwrap(), "--metrics"]);
+    let line = format!(
+        "netram_journal_records_total{{journal=\"{}\"}} 1\n",
+        path.display()
+    );
+    assert!(
+        metrics.code == 0 && metrics.out.contains(&line),
+        "{}{}",
+        metrics.out,
+        metrics.err
+    );
     // Its only other copy goes.
     lender.stop(Signal::KILL);
     wait_until("the loss is noticed", || at_risk(&path, "this machine") > 0);
@@ -58,6 +69,12 @@ fn a_journal_says_what_would_be_lost_what_happened_and_what_to_type() {
     let closed = explain(&path);
     assert_eq!(closed.code, 0, "{}{}", closed.out, closed.err);
     assert!(closed.out.contains("needs no lender"), "{}", closed.out);
+    let metrics = run(["explain", path.to_str().unwrap(), "--metrics"]);
+    assert!(
+        metrics.code == 1 && metrics.err.contains("no process has"),
+        "{}",
+        metrics.err
+    );
 }
 
 #[test]

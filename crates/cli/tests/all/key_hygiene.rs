@@ -204,6 +204,10 @@ fn a_mounts_server_dumps_no_core_and_its_user_reads_none_of_its_memory() {
     let mut wrap = vec!["sh", "-c", "ulimit -c unlimited && exec \"$@\"", "sh"];
     wrap.extend(WITHOUT_PTRACE);
     let mut mounted = MountFixture::wrapped("hidden", &wrap, None, &[]);
+    let served = mounted.server_id().as_raw_nonzero().get().cast_unsigned();
+    assert!(!is_readable(served), "its memory can be read");
+    mounted.kill();
+    mounted.mount_with(&["--restarts".to_owned(), "0".to_owned()]);
     let server = mounted.server.as_mut().unwrap();
     assert!(!is_readable(server.id()), "its memory can be read");
     kill_process(Pid::from_child(server), Signal::ABORT).unwrap();

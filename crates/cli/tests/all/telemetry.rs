@@ -8,11 +8,19 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use netram_journal::JournalConfig;
+use netram_proto::port::Durability;
+use netram_rvm::RestoreMode;
+use netram_shared::{Node, NodeOptions};
+use netram_shared_machine::{LockId, LockMode};
+use netram_telemetry::limit::TEXT_AGE_MAX;
 use netram_telemetry::{MetricFamily, PROCESS_FAMILIES};
+use netram_transport::Security;
 use serde_json::Value;
 
 use crate::common::mounted::wait_until;
 use crate::common::port::reserve_port;
+use crate::common::shared::{PATIENCE, SharedFixture, SharedServer};
 use crate::common::{LenderProcess, finish, netram, run, skipped, start};
 
 /// A process that is killed when the test is over.
@@ -26,7 +34,7 @@ impl Drop for Killed {
 }
 
 /// A port for metrics, which no other process gets.
-fn port() -> String {
+pub(crate) fn port() -> String {
     reserve_port().trim_start_matches("tcp://").to_owned()
 }
 
@@ -44,7 +52,21 @@ fn metrics(address: &str) -> String {
     get(address, "/metrics", "text/plain").unwrap_or_default()
 }
 
-fn has_program(name: &str) -> bool {
+/// The page of metrics at `address`; empty while nobody serves it. Earlier texts are no longer given.
+pub(crate) fn scraped(address: &str) -> String {
+    std::thread::sleep(TEXT_AGE_MAX);
+    metrics(address)
+}
+
+/// The value of the first line that begins with `name` and has `label` in it.
+pub(crate) fn value(text: &str, name: &str, label: &str) -> Option<f64> {
+    let line = text
+        .lines()
+        .find(|line| line.starts_with(name) && line.contains(label))?;
+    line.rsplit_once(' ')?.1.parse().ok()
+}
+
+pub(crate) fn has_program(name: &str) -> bool {
     let found = Command::new(name).arg("--version").output().is_ok();
     if !found {
         skipped(format_args!("there is no {name}: apt-get install prometheus"));
@@ -53,7 +75,7 @@ fn has_program(name: &str) -> bool {
 }
 
 /// Asserts that `promtool check metrics` finds nothing to say.
-fn assert_checked(text: &str) {
+pub(crate) fn assert_checked(text: &str) {
     let mut command = Command::new("promtool");
     command
         .args(["check", "metrics"])
@@ -161,6 +183,7 @@ fn every_process_has_metrics_and_promtool_accepts_them() {
         "\nnetram_volume_front_sessions_total{",
         "\nnetram_at_risk_bytes{",
         "\nnetram_commit_duration_seconds_bucket{",
+        "\nnetram_volume_requests_in_progress{",
     ] {
         assert!(of_volume.contains(part), "{part}\n{of_volume}");
     }
@@ -179,6 +202,60 @@ fn every_process_has_metrics_and_promtool_accepts_them() {
     assert_eq!(names(&shown.out), names(&of_volume), "both are one registry's");
     let open = get(&watched.lender_page, "/metrics", "application/openmetrics-text").unwrap();
     assert!(open.ends_with("# EOF\n"), "{open}");
+}
+
+/// A region's server says how its nodes are, and a node how long it waits for locks.
+#[test]
+fn a_region_and_its_node_have_metrics() {
+    let place = SharedFixture::new();
+    let made = place.shared("create", "plan", &["--size", "64KiB", "--log-size", "1MiB"]);
+    assert_eq!(made.code, 0, "{}", made.err);
+    let (server_page, node_page) = (port(), port());
+    let server = SharedServer::start(&place, "plan", &["--lease", "60s", "--metrics", &server_page]);
+    let options = NodeOptions::new(
+        server.address.parse().unwrap(),
+        Security::Insecure,
+        place.path("node"),
+    );
+    let node = Node::join(NodeOptions {
+        journal: Some(JournalConfig {
+            metrics: Some(node_page.parse().unwrap()),
+            ..JournalConfig::default()
+        }),
+        server_timeout: PATIENCE,
+        ..options
+    })
+    .unwrap();
+    for number in 0..5_u64 {
+        let mut txn = node.begin(RestoreMode::Restore).unwrap();
+        txn.acquire(LockId(0), LockMode::Exclusive).unwrap();
+        txn.set(0, &number).unwrap();
+        txn.commit(Durability::Remote).unwrap();
+    }
+    let of_server = scraped(&server_page);
+    for (name, label, least) in [
+        ("netram_region_up{", "", 1.0),
+        ("netram_region_nodes{", "state=\"live\"", 1.0),
+        ("netram_region_records_total{", "", 5.0),
+        ("netram_disk_sync_duration_seconds_count{", "", 1.0),
+    ] {
+        let found = value(&of_server, name, label);
+        assert!(found.is_some_and(|value| value >= least), "{name}: {of_server}");
+    }
+    let of_node = scraped(&node_page);
+    for (name, least) in [
+        ("netram_node_lock_wait_duration_seconds_count{", 1.0),
+        ("netram_node_live{", 1.0),
+        ("netram_journal_records_total{", 5.0),
+    ] {
+        let found = value(&of_node, name, "");
+        assert!(found.is_some_and(|value| value >= least), "{name}: {of_node}");
+    }
+    if has_program("promtool") {
+        assert_checked(&of_server);
+        assert_checked(&of_node);
+    }
+    node.leave().unwrap();
 }
 
 #[test]
@@ -301,15 +378,66 @@ fn a_real_prometheus_scrapes_and_fires_the_alert_of_a_killed_lender() {
     assert!(directory.path().exists());
 }
 
-/// Every metric.
-fn families() -> BTreeSet<&'static str> {
-    let all: [&[&MetricFamily]; 4] = [
+fn dashboard() -> PathBuf {
+    shipped("").join("../grafana/netram.json")
+}
+
+/// Every expression of the dashboard is one that Prometheus can evaluate.
+#[test]
+fn promtool_accepts_every_expression_of_the_dashboard() {
+    if !has_program("promtool") {
+        return;
+    }
+    let shown: Value = serde_json::from_str(&fs::read_to_string(dashboard()).unwrap()).unwrap();
+    let panels = shown["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    let rules: Vec<Value> = targets
+        .enumerate()
+        .map(|(index, target)| {
+            let expr = target["expr"].as_str().unwrap().replace("$__rate_interval", "1m");
+            let expr = expr.replace("$journal", ".*").replace("$lender", ".*");
+            assert!(!expr.contains('$'), "{expr}");
+            serde_json::json!({ "record": format!("panel:{index}"), "expr": expr })
+        })
+        .collect();
+    assert!(rules.len() > 20, "{}", rules.len());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let groups = serde_json::json!({ "groups": [{ "name": "panels", "rules": rules }] });
+    fs::write(file.path(), groups.to_string()).unwrap();
+    let told = Command::new("promtool")
+        .args(["check", "rules"])
+        .arg(file.path())
+        .output()
+        .unwrap();
+    assert!(told.status.success(), "{told:?}");
+}
+
+#[test]
+fn the_dashboard_is_what_its_script_makes() {
+    let root = shipped("").join("../..");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    if !target.join("grafana/decode").exists() {
+        return skipped("there is no SDK of Grafana: make grafana");
+    }
+    let told = finish(Command::new(root.join("scripts/grafana.sh")).arg("--check"));
+    assert_eq!(told.code, 0, "{}{}", told.out, told.err);
+}
+
+/// Every metric of every process.
+fn families() -> Vec<&'static MetricFamily> {
+    let all: [&[&MetricFamily]; 10] = [
         PROCESS_FAMILIES,
         netram_lender::metrics::LENDER_FAMILIES,
         netram_journal::metrics::JOURNAL_FAMILIES,
         netram_volume::control::metrics::VOLUME_FAMILIES,
+        netram_volume::metrics::VOLUME_TIME_FAMILIES,
+        netram_mount::metrics::MOUNT_FAMILIES,
+        netram_sqlite::metrics::SQLITE_FAMILIES,
+        netram_shared::server::serve::metrics::REGION_FAMILIES,
+        netram_shared::node::metrics::NODE_FAMILIES,
+        netram_far::FAR_FAMILIES,
     ];
-    all.concat().iter().map(|family| family.name).collect()
+    all.concat()
 }
 
 /// Names of metrics in `text`.
@@ -321,9 +449,14 @@ fn named(text: &str) -> BTreeSet<&str> {
 
 #[test]
 fn the_guide_and_the_rules_name_only_metrics_that_exist() {
-    let families = families();
+    let families: BTreeSet<&str> = families().iter().map(|family| family.name).collect();
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/operations/monitoring.md");
-    for file in [guide, shipped("netram.rules.yml"), shipped("netram.test.yml")] {
+    for file in [
+        guide,
+        shipped("netram.rules.yml"),
+        shipped("netram.test.yml"),
+        dashboard(),
+    ] {
         let text = fs::read_to_string(&file).unwrap();
         for name in named(&text) {
             let histogram = ["_bucket", "_count", "_sum"]
@@ -340,17 +473,12 @@ fn the_guide_and_the_rules_name_only_metrics_that_exist() {
 
 #[test]
 fn every_metric_has_a_help_text_in_sentences_and_a_conventional_name() {
-    let all = [
-        PROCESS_FAMILIES,
-        netram_lender::metrics::LENDER_FAMILIES,
-        netram_journal::metrics::JOURNAL_FAMILIES,
-        netram_volume::control::metrics::VOLUME_FAMILIES,
-    ];
-    for family in all.concat() {
+    let mut names = BTreeSet::new();
+    for family in families() {
         let is_counter = family.kind == netram_telemetry::MetricKind::Counter;
         assert_eq!(family.name.ends_with("_total"), is_counter, "{}", family.name);
         assert!(family.help.ends_with(['.', '?']), "{}", family.name);
         assert!(family.help.len() < 320, "{}", family.name);
+        assert!(names.insert(family.name), "{} is given twice", family.name);
     }
-    assert_eq!(families().len(), all.concat().len(), "a name is given twice");
 }

@@ -78,7 +78,11 @@ impl CsiDriver {
         work: impl FnOnce(&CsiDriver) -> Result<T, VolumeRefusal> + Send + 'static,
     ) -> Result<Response<T>, Status> {
         let driver = self.clone();
-        let done = tokio::task::spawn_blocking(move || work(&driver)).await;
+        let done = tokio::task::spawn_blocking(move || {
+            let metrics = &driver.node.metrics;
+            metrics.carry_out(what, || work(&driver))
+        })
+        .await;
         let done = done.map_err(|error| Status::internal(format!("{what}: {error}")))?;
         done.map(Response::new).map_err(|refusal| {
             tracing::warn!(request = what, "{refusal}");

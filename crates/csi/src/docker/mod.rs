@@ -203,7 +203,8 @@ async fn answer(State(plugin): State<Arc<DockerPlugin>>, uri: Uri, body: Bytes) 
                 .map_err(|error| VolumeRefusal::Invalid(format!("the request cannot be read: {error}")))?
                 .unwrap_or_default(),
         };
-        plugin.carry_out(uri.path(), &request).inspect_err(|refusal| {
+        let carried = (plugin.node.metrics).carry_out(uri.path(), || plugin.carry_out(uri.path(), &request));
+        carried.inspect_err(|refusal| {
             tracing::warn!(request = uri.path(), "{refusal}");
         })
     });

@@ -7,7 +7,7 @@ mod open;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use netram_journal::orders;
 use serde_json::json;
@@ -33,13 +33,19 @@ pub struct ExplainJournal {
     /// Journal, log, volume, database or mounted directory
     path: PathBuf,
     /// Print JSON
-    #[arg(long)]
+    #[arg(long, conflicts_with = "metrics")]
     json: bool,
+    /// Print the metrics of the process that has it open, in the text format of Prometheus
+    #[arg(long)]
+    metrics: bool,
 }
 
 impl ExplainJournal {
     pub(super) fn run(self) -> Result<ExitCode> {
         let target = MembershipTarget::of(&self.path)?;
+        if self.metrics {
+            return self.show_metrics(&target.journals);
+        }
         let mut found = Vec::new();
         for journal in &target.journals {
             let report = orders::report(journal)
@@ -65,6 +71,24 @@ impl ExplainJournal {
             true => ExitCode::FAILURE,
             false => ExitCode::SUCCESS,
         })
+    }
+}
+
+impl ExplainJournal {
+    /// Prints the metrics of one process: journals that are open in the same one have one page.
+    fn show_metrics(&self, journals: &[PathBuf]) -> Result<ExitCode> {
+        for journal in journals {
+            let text = orders::metrics(journal)
+                .with_context(|| format!("asking the process that has {} open", journal.display()))?;
+            if let Some(text) = text {
+                output::line(text.trim_end())?;
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+        bail!(
+            "no process has {} open, so there are no metrics",
+            self.path.display()
+        )
     }
 }
 

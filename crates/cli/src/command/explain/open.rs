@@ -5,14 +5,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use netram_journal::JournalEvent;
 use netram_journal::orders::{JournalReport, RiskReport};
+use netram_watch::view::JournalRow;
+use netram_watch::view::advice::{Advice, lasting};
 
 use super::explanation::Explanation;
 use crate::output;
 
 /// Maximum number of events that are shown.
 const EVENTS_SHOWN: usize = 12;
-/// Age of data at risk in this machine alone from which a person should look.
-const RISK_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// Explains the journal in `journal`, which the user calls `path`.
 pub(super) fn explain(path: &Path, journal: &Path, report: &JournalReport) -> Explanation {
@@ -98,53 +98,12 @@ fn lately(event: &JournalEvent, now: Duration) -> String {
 }
 
 fn todo(path: &Path, journal: &Path, report: &JournalReport) -> Vec<String> {
-    let (path, disk) = (path.display(), journal.display());
-    let membership = &report.membership;
-    let mut todo = Vec::new();
-    if let Some(epoch) = report.fenced {
-        todo.push(format!(
-            "End process {}: a newer writer, of epoch {epoch}, has the journal, and this one can commit nothing.",
-            membership.pid
-        ));
-    }
-    if let Some(error) = &report.disk_error {
-        todo.push(format!(
-            "Repair the disk of {disk} ({error}), then open the journal again: lenders have what the disk lacks, so keep \
-             them running."
-        ));
-    }
-    if let Some(error) = &report.disk_refused {
-        todo.push(format!(
-            "Let the disk of {disk} be written again ({error}); if it is full, free space. It is retried by itself."
-        ));
-    }
-    if membership.lenders.is_empty() {
-        todo.push(format!(
-            "Add a lender; `netram status` finds some: netram journal add-lender {path} ADDRESS"
-        ));
-        return todo;
-    }
-    let mut members = membership.lenders.iter().filter(|lender| lender.member);
-    let is_short =
-        membership.blocked.is_some() || !membership.settled || members.any(|lender| lender.why_not.is_some());
-    let named = membership.lenders.iter().filter(|lender| !lender.removed);
-    let hindered = named.filter(|lender| is_short && lender.why_not.is_some());
-    for lender in hindered {
-        let why = lender.why_not.as_deref().unwrap_or_default();
-        todo.push(format!("Look after the lender {}: {why}", lender.address));
-    }
-    if is_short {
-        todo.push(format!(
-            "Or give it another lender; `netram status` finds some: netram journal add-lender {path} ADDRESS"
-        ));
-    }
-    let alone = report.at_risk.iter().find(|risk| risk.lost == "this machine");
-    if alone.is_some_and(|risk| Duration::from_micros(risk.age_us) > RISK_AGE_MAX) {
-        todo.push(format!(
-            "Keep this machine running until the disk of {disk} has everything: only its memory has the newest commits."
-        ));
-    }
-    todo
+    let row = JournalRow {
+        path: journal.display().to_string(),
+        ..JournalRow::of_report(report)
+    };
+    let advice = lasting(&path.display().to_string(), &row);
+    advice.iter().map(Advice::text).collect()
 }
 
 #[cfg(test)]
@@ -166,6 +125,8 @@ mod tests {
     fn report(lenders: Vec<LenderReport>) -> JournalReport {
         JournalReport {
             journal: "07".to_owned(),
+            path: String::new(),
+            commits: Vec::new(),
             membership: MembershipReport {
                 pid: 7,
                 lenders,

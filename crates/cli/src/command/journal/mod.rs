@@ -110,6 +110,15 @@ pub(crate) fn view_as_json(view: &View) -> serde_json::Value {
     })
 }
 
+/// Returns what each member of the view holds, as a part of a sentence; `what` waits for the disk otherwise.
+pub(crate) fn members_hold(view: &View, what: &str) -> String {
+    match (view.counting, view.clean) {
+        (true, _) => format!("holds what came after LSN {}", view.base),
+        (false, Some(_)) => "idle: this disk has everything".to_owned(),
+        (false, None) => format!("does not count yet: {what} wait for this disk"),
+    }
+}
+
 /// Returns what recovery did, in sentences.
 pub fn recovery_sentences(recovered: &JournalRecovery) -> Vec<String> {
     let mut said = vec![format!(

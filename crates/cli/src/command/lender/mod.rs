@@ -12,13 +12,20 @@ mod serve_settings;
 pub(crate) mod status;
 pub(crate) mod status_tables;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
+use netram_lender::LenderConfig;
 
 #[cfg(feature = "products")]
 pub(crate) use notify::{pending_forgets_json, report_pending_forgets, windows};
+
+/// Returns what a lender with this settings file alone is started with.
+pub(crate) fn configured(settings: &Path) -> Result<LenderConfig> {
+    serve_settings::ServeSettings::read(settings)?.config()
+}
 
 /// Lend this machine's memory to others, and look after lenders
 ///

@@ -21,7 +21,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::serve_settings::ServeSettings;
+use crate::background;
 use crate::clients::told;
+use crate::notify::{ServiceLook, ServiceNotifier, StopPatience};
 use crate::options::UsageError;
 use crate::output;
 
@@ -71,12 +73,18 @@ pub struct ServeLender {
     /// End when the process that started this one ends
     #[arg(long, hide = true)]
     with_parent: bool,
+    /// Leave the terminal: `netram init` started this process
+    #[arg(long, hide = true)]
+    detached: bool,
 }
 
 impl ServeLender {
     pub(super) fn run(self) -> Result<ExitCode> {
         if self.with_parent {
             netram_process::die_with_parent()?;
+        }
+        if self.detached {
+            background::leave_terminal()?;
         }
         // It holds keys for as long as it runs.
         set_dumpable_behavior(DumpableBehavior::NotDumpable)
@@ -119,12 +127,44 @@ impl ServeLender {
         }
         let _announcement = notice.and_then(|notice| begin_announcement(notice, lender.addresses()));
         output::announce("ready");
-        let served = PoweredLender::new(lender, grace, ups_grace, forget).serve(signals, ups);
+        let watched = Arc::clone(&lender);
+        let notifier = ServiceNotifier::ready(move || look(&watched));
+        let served = PoweredLender::new((lender, notifier), grace, ups_grace, forget).serve(signals, ups);
         #[cfg(feature = "products")]
         if let Some(host) = host {
             host.stop();
         }
         served
+    }
+}
+
+/// Returns whether the lender's threads serve, and what it lends.
+fn look(lender: &Lender) -> ServiceLook {
+    let report = lender.report_of_memory();
+    let (lent, left) = (
+        output::bytes(report.memory.offered.unwrap_or(report.memory.reserved)),
+        report.left,
+    );
+    let held = match (left.windows, left.pages) {
+        (0, 0) => "nothing of clients is here".to_owned(),
+        (windows, 0) => format!(
+            "{} with {} of clients",
+            output::count(windows as u64, "window"),
+            output::bytes(left.bytes)
+        ),
+        (windows, pages) => format!(
+            "{} with {} and {} of clients",
+            output::count(windows as u64, "window"),
+            output::bytes(left.bytes),
+            output::count(pages, "page")
+        ),
+    };
+    ServiceLook {
+        alive: lender.threads_answered(),
+        sentence: Some(match report.draining {
+            true => format!("drained, takes nothing new: {held}"),
+            false => format!("lending {lent}: {held}"),
+        }),
     }
 }
 
@@ -154,6 +194,7 @@ fn begin_announcement(notice: LenderNotice, listening: &[NetAddress]) -> Option<
 /// A lender that ends by signals, and with its UPS's battery.
 struct PoweredLender {
     lender: Arc<Lender>,
+    notifier: ServiceNotifier,
     grace: Duration,
     ups_grace: Duration,
     forget: bool,
@@ -162,9 +203,15 @@ struct PoweredLender {
 }
 
 impl PoweredLender {
-    fn new(lender: Arc<Lender>, grace: Duration, ups_grace: Duration, forget: bool) -> Arc<PoweredLender> {
+    fn new(
+        (lender, notifier): (Arc<Lender>, ServiceNotifier),
+        grace: Duration,
+        ups_grace: Duration,
+        forget: bool,
+    ) -> Arc<PoweredLender> {
         Arc::new(PoweredLender {
             lender,
+            notifier,
             grace,
             ups_grace,
             forget,
@@ -190,7 +237,7 @@ impl PoweredLender {
         let mut asked = false;
         for signal in signals.forever() {
             match signal {
-                SIGHUP => told(self.lender.reload_clients()),
+                SIGHUP => told(self.notifier.reload(|| self.lender.reload_clients())),
                 SIGPWR => self.on_power(
                     "the service manager",
                     &PowerStatus {
@@ -250,6 +297,10 @@ impl PoweredLender {
     /// Begins to stop the lender, or shortens the grace of a stop that has begun, which writes what is left.
     fn stop(&self, grace: Duration) -> Result<()> {
         let mut stopping = self.stopping();
+        if stopping.is_empty() {
+            let sentence = "clients move what they have here away; what is left is kept for the next start";
+            self.notifier.stopping(sentence, StopPatience::Extend);
+        }
         let (lender, forget, first) = (Arc::clone(&self.lender), self.forget, stopping.is_empty());
         let stop = move || match (first, forget) {
             (false, _) => {

@@ -132,7 +132,7 @@ pub(super) fn connect_lender(
 }
 
 /// Asks one lender for its report.
-pub(super) fn ask(address: &NetAddress, security: &Security, timeout: Duration) -> Result<StatusReport> {
+pub(crate) fn ask(address: &NetAddress, security: &Security, timeout: Duration) -> Result<StatusReport> {
     let deadline = Instant::now() + timeout;
     let link = connect_lender(address, security, timeout)?;
     ask_over(link, deadline)

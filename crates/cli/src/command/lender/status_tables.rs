@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use netram_journal::config::DOMAIN_DEFAULT;
-use netram_lender::{AmountReport, CopiesReport, JournalReport, LeftReport, StatusReport};
+use netram_lender::{AmountReport, CopiesReport, JournalReport, StatusReport};
+
+pub(crate) use netram_watch::view::state_of as state;
 
 use super::status::LenderAnswer;
 use crate::output;
@@ -299,29 +301,4 @@ fn copies_line(name: &str, copies: &CopiesReport) -> String {
         output::bytes(copies.taken_bytes),
         output::bytes(copies.promised_bytes),
     )
-}
-
-/// Returns what a lender is doing.
-pub(crate) fn state(report: &StatusReport) -> String {
-    if report.stopping {
-        return "stopping".to_owned();
-    }
-    if report.safe_to_stop {
-        return "drained, safe to stop".to_owned();
-    }
-    if report.draining {
-        let LeftReport { windows, pages, .. } = report.left;
-        let windows = output::count(windows as u64, "window");
-        return match pages {
-            0 => format!("draining, {windows} left"),
-            pages => format!("draining, {windows}, {} left", output::count(pages, "page")),
-        };
-    }
-    let insecure = if report.secure { "" } else { ", insecure" };
-    let short = if report.memory.is_short() {
-        ", offers less"
-    } else {
-        ""
-    };
-    format!("lending{insecure}{short}")
 }

@@ -2,21 +2,25 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use netram_journal::JournalStatus;
 use netram_journal::settings::JournalSettings;
-use netram_mount::{MountOptions, MountReport};
-use netram_proto::port::Durability;
+use netram_mount::{CheckpointError, MountReport, MountWatch};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::record::{self, MountRecord};
+use super::server::{JsonPath, MountServerPart};
+use super::supervisor::{MountSupervisor, ReplacementRule};
+use super::table::resolved;
 use super::{path_texts, report_unrecorded, volume};
 use crate::background::{self, SELF};
-use crate::notify::notify;
+use crate::notify::{LoopPulse, ServiceLook, ServiceNotifier, StopPatience, commit_state};
 use crate::options::{DurationArg, SizeArg, UsageError};
 use crate::output;
 use crate::settings::{self, LenderArgs, owned, put};
@@ -83,6 +87,14 @@ pub struct AttachDirectory {
     /// program that then opens such a file for writing cannot map it into memory
     #[arg(long)]
     passthrough: bool,
+    /// How many times a serving process that died is replaced within ten minutes, while programs
+    /// wait; then they get errors. 0: this process serves by itself (Linux 6.9) [default: 0]
+    #[arg(long, value_name = "COUNT", hide = true)]
+    restarts: Option<u8>,
+    /// How long the serving process may make no progress before it is killed and replaced; 0s: for
+    /// ever. Waiting for its disk or for lenders does not count [default: 30s]
+    #[arg(long, value_name = "TIME", hide = true)]
+    hung_after: Option<DurationArg>,
     /// Go on even if acknowledged writes may be missing
     #[arg(long)]
     accept_loss: bool,
@@ -102,6 +114,14 @@ pub struct AttachDirectory {
 
 /// How long lenders may take to join before it is reported that syncs wait for the disk.
 const MEMBERS_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a server without supervisor may take to give its directory back.
+const END_PATIENCE: Duration = Duration::from_secs(60);
+/// Sentence of a mount that ends.
+pub(super) const STOPPING: &str = "everything goes to the disk, then the directory is as it was";
+/// Number of restarts within ten minutes, unless another is asked for.
+const RESTARTS_DEFAULT: u8 = 0;
+/// Silence after which a server counts as hung, unless another is asked for.
+const HUNG_AFTER_DEFAULT: Duration = Duration::from_secs(30);
 /// Name of the settings file in a journal's directory.
 const SETTINGS: &str = "netram.toml";
 
@@ -136,34 +156,72 @@ impl AttachDirectory {
         netram_mount::check(&self.dir, &self.on)?;
         let ups = self.ups.source()?;
         self.make_journal()?;
-        let usual = MountOptions::default();
-        let options = MountOptions {
-            durability: match self.sync.as_deref() {
-                Some("disk") => Durability::Disk,
-                Some("both") => Durability::Both,
-                _ => Durability::Remote,
-            },
-            checkpoint: self.checkpoint.map_or(usual.checkpoint, |time| time.0),
-            threads: self.threads.map_or(usual.threads, usize::from),
-            passthrough: self.passthrough,
-            accept_loss: self.accept_loss,
-            modelled_sync_delay: Duration::from_micros(self.modelled_sync_us.into()),
+        let rule = ReplacementRule {
+            restarts: self.restarts.unwrap_or(RESTARTS_DEFAULT),
+            hung_after: Some(self.hung_after.map_or(HUNG_AFTER_DEFAULT, |time| time.0))
+                .filter(|time| !time.is_zero()),
         };
+        self.end_unsupervised()?;
+        if rule.restarts > 0 {
+            return MountSupervisor::begin(self.part(true)?, rule, self.detached)?.run();
+        }
         // Before anything is mounted: a signal in between must not leave it mounted.
         let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
+        let options = self.part(false)?.options();
         let (mount, report) = netram_mount::Mount::begin(&self.dir, &self.on, options)?;
         if let Some(ups) = &ups {
             mount.journal().watch_ups(ups).context("watching the UPS")?;
         }
         let record = MountRecord::keep(&self.dir, &self.on);
-        print_report(&self.dir, &report, self.json)?;
-        notify("READY=1");
+        for line in report_lines(&self.dir, &report, self.json)? {
+            output::line(line)?;
+        }
+        let watched = mount.watched();
+        let notifier = ServiceNotifier::ready(move || look(&watched));
         report_waiting(&mount);
         self.say_ready()?;
-        let ended = until_unmounted(mount, signals);
+        let ended = until_unmounted(mount, &notifier, signals);
         drop(record);
         ended?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Unmounts the directory if a server goes on there whose supervisor was killed.
+    fn end_unsupervised(&self) -> Result<()> {
+        let dir = resolved(&self.dir)?;
+        if !netram_mount::is_mounted(&dir) || !MountRecord::is_left(&dir) {
+            return Ok(());
+        }
+        let what = || {
+            format!(
+                "{} is still served, by a process whose supervisor was killed",
+                dir.display()
+            )
+        };
+        if netram_mount::unmount(&dir).with_context(what)? {
+            output::remark(format_args!("{}; it is ended", what()));
+            netram_mount::is_given_back_within(&dir, END_PATIENCE);
+        }
+        Ok(())
+    }
+
+    /// Returns what the server is to serve. `survive`: another may take its place.
+    fn part(&self, survive: bool) -> Result<MountServerPart> {
+        Ok(MountServerPart {
+            serve_mount: JsonPath::of(&std::path::absolute(&self.dir)?),
+            journal: JsonPath::of(&std::path::absolute(&self.on)?),
+            sync: self.sync.clone(),
+            checkpoint: self.checkpoint.map(|time| time.0),
+            threads: self.threads,
+            passthrough: self.passthrough,
+            accept_loss: self.accept_loss,
+            modelled_sync_us: self.modelled_sync_us,
+            ups: self.ups.clone(),
+            json: self.json,
+            with_parent: self.with_parent,
+            survive,
+            restarts: 0,
+        })
     }
 
     /// Starts this command again in the background, and waits until it has mounted the directory.
@@ -200,6 +258,8 @@ impl AttachDirectory {
             ("--checkpoint", self.checkpoint.is_some()),
             ("--threads", self.threads.is_some()),
             ("--passthrough", self.passthrough),
+            ("--restarts", self.restarts.is_some()),
+            ("--hung-after", self.hung_after.is_some()),
             ("--accept-loss", self.accept_loss),
         ];
         if let Some((flag, _)) = journals.into_iter().find(|(_, given)| *given) {
@@ -222,9 +282,10 @@ impl AttachDirectory {
                 mounted.device().display()
             ))?,
         }
-        notify("READY=1");
+        let pulse = Arc::new(LoopPulse::default());
+        let notifier = ServiceNotifier::ready(pulse.look());
         self.say_ready()?;
-        mounted.wait(signals)?;
+        mounted.wait(signals, &pulse, &notifier)?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -283,11 +344,12 @@ impl AttachDirectory {
     }
 }
 
-fn print_report(dir: &Path, report: &MountReport, json: bool) -> Result<()> {
+/// Returns the lines of a mount's report, and shows on standard error what needs a look.
+pub(super) fn report_lines(dir: &Path, report: &MountReport, json: bool) -> Result<Vec<String>> {
     let again = &report.recovered;
     report_unrecorded(dir, again);
     if json {
-        return output::json(&json!({
+        let text = serde_json::to_string_pretty(&json!({
             "directory": dir,
             "files": report.nodes,
             "records": again.records,
@@ -296,24 +358,27 @@ fn print_report(dir: &Path, report: &MountReport, json: bool) -> Result<()> {
             "removed": again.removed,
             "renamed": again.renamed,
             "unrecorded": path_texts(&again.unrecorded),
-        }));
+        }))?;
+        return Ok(text.lines().map(str::to_owned).collect());
     }
+    let mut lines = Vec::new();
     if again.records > 0 {
-        output::line(format_args!(
+        lines.push(format!(
             "{} recovered, {} in files",
             output::count(again.records, "record"),
             output::bytes(again.bytes)
-        ))?;
+        ));
     }
-    output::line(format_args!(
+    lines.push(format!(
         "mounted {}, {}",
         dir.display(),
         output::counted(report.nodes as u64, "file or directory", "files and directories")
-    ))
+    ));
+    Ok(lines)
 }
 
 /// Says why syncs wait for the disk if lenders do not count: otherwise only the slowness would show it.
-fn report_waiting(mount: &netram_mount::Mount) {
+pub(super) fn report_waiting(mount: &netram_mount::Mount) {
     let journal = mount.journal();
     if journal.status().writer.lenders.is_empty() {
         return;
@@ -323,8 +388,29 @@ fn report_waiting(mount: &netram_mount::Mount) {
     }
 }
 
+/// Returns whether a sync could get the journal's lock, and what it waits for.
+fn look(watched: &MountWatch) -> ServiceLook {
+    let found = watched.look();
+    ServiceLook {
+        alive: found.is_some(),
+        sentence: found.map(|(failure, journal)| state_sentence(failure, &journal)),
+    }
+}
+
+/// Returns what a sync waits for.
+pub(super) fn state_sentence(failure: Option<CheckpointError>, journal: &JournalStatus) -> String {
+    match failure {
+        Some(error) => format!("no change is accepted: {error}"),
+        None => commit_state(journal),
+    }
+}
+
 /// Waits until the directory is unmounted; unmounts it on a signal.
-fn until_unmounted(mount: netram_mount::Mount, mut signals: Signals) -> Result<()> {
+fn until_unmounted(
+    mount: netram_mount::Mount,
+    notifier: &ServiceNotifier,
+    mut signals: Signals,
+) -> Result<()> {
     let (handle, dir) = (signals.handle(), mount.dir().to_path_buf());
     let waiting = std::thread::Builder::new()
         .name("netram-wait".to_owned())
@@ -334,8 +420,9 @@ fn until_unmounted(mount: netram_mount::Mount, mut signals: Signals) -> Result<(
             ended
         })?;
     for _ in signals.forever() {
-        if let Err(error) = netram_mount::unmount(&dir) {
-            tracing::warn!(%error, "the directory stays mounted");
+        match netram_mount::unmount(&dir) {
+            Ok(_) => notifier.stopping(STOPPING, StopPatience::Extend),
+            Err(error) => tracing::warn!(%error, "the directory stays mounted"),
         }
     }
     let ended = waiting.join();

@@ -6,7 +6,9 @@ mod detach;
 mod list;
 mod record;
 mod recover;
+pub(crate) mod server;
 mod status;
+pub(crate) mod supervisor;
 mod table;
 mod volume;
 
@@ -49,6 +51,17 @@ impl MountCommand {
             MountCommand::Recover(recover) => recover.run(),
         }
     }
+}
+
+/// The journals of mounted directories: directory, kind, and mounted directory.
+pub(crate) fn journal_uses() -> Vec<(PathBuf, &'static str, PathBuf)> {
+    // Without the kernel's table they are shown as journals.
+    let mounts = table::mounted().unwrap_or_default().into_iter();
+    let used = mounts.filter_map(|mount| match mount.on {
+        table::MountBase::Journal(journal) => Some((journal?, "mount", mount.dir)),
+        table::MountBase::Volume { .. } => None,
+    });
+    used.collect()
 }
 
 /// The journal or the volume on which the directory `path` is mounted; `None` if it is no mounted directory

@@ -6,6 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use netram_supervise::ProcessIdentity;
 use serde::{Deserialize, Serialize};
 
 use super::table::resolved;
@@ -16,9 +17,12 @@ struct RecordFile {
     directory: PathBuf,
     journal: PathBuf,
     pid: u32,
+    /// The process that supervises the server, or is it; `None` in records of earlier releases.
+    #[serde(default)]
+    process: Option<ProcessIdentity>,
 }
 
-/// The record of a mounted directory, a file as long as the process that serves it lives.
+/// The record of a mounted directory, a file as long as the process that attached it lives.
 #[derive(Debug)]
 pub(super) struct MountRecord {
     contents: RecordFile,
@@ -32,12 +36,19 @@ impl MountRecord {
             directory: resolved(dir).ok()?,
             journal: journal.canonicalize().ok()?,
             pid: std::process::id(),
+            process: ProcessIdentity::of(std::process::id()).ok(),
         };
         let written = write(&contents);
         written
             .inspect_err(|error| tracing::warn!(%error, "`netram mount list` will not show the journal"))
             .ok()?;
         Some(MountRecord { contents })
+    }
+
+    /// Whether the process that attached a mounted directory is known to be gone.
+    pub(super) fn is_left(dir: &Path) -> bool {
+        let process = read(dir).and_then(|record| record.process);
+        process.is_some_and(|process| !process.is_alive())
     }
 
     /// Returns the journal of a mounted directory, if its record can be read.

@@ -10,7 +10,7 @@ use netram_store::Store;
 use serde_json::json;
 
 use super::table::{MountBase, mounted, resolved};
-use crate::command::journal::view_as_json;
+use crate::command::journal::{members_hold, view_as_json};
 use crate::output;
 
 /// Show a mounted directory: its journal's positions, what is not on the disk yet, its lenders
@@ -110,13 +110,11 @@ impl ShowMount {
             false => output::line(format_args!("lenders    {}", lenders.join(", ")))?,
         }
         for member in &view.members {
-            let counts = match view.counting {
-                true => format!("holds what came after LSN {}", view.base),
-                false => "does not count yet: syncs wait for this disk".to_owned(),
-            };
             output::line(format_args!(
-                "member     {} (power domain `{}`), {counts}",
-                member.address, member.domain
+                "member     {} (power domain `{}`), {}",
+                member.address,
+                member.domain,
+                members_hold(view, "syncs")
             ))?;
         }
         Ok(())

@@ -11,6 +11,7 @@ use signal_hook::iterator::Signals;
 
 use crate::background::SELF;
 use crate::command::volume::registry;
+use crate::notify::{LoopPulse, ServiceNotifier, StopPatience};
 use crate::output;
 use crate::ups::UpsArgs;
 
@@ -134,16 +135,23 @@ impl VolumeMount {
     }
 
     /// Waits until it is unmounted, or unmounts it on a signal; then detaches the volume.
-    pub(super) fn wait(self, mut signals: Signals) -> Result<()> {
+    pub(super) fn wait(
+        self,
+        mut signals: Signals,
+        pulse: &LoopPulse,
+        notifier: &ServiceNotifier,
+    ) -> Result<()> {
         let device = self.record.device.display().to_string();
         while source_of(&self.dir).is_some_and(|source| source == device) {
             std::thread::sleep(LOOK);
+            pulse.beat("the volume's file system is mounted");
             if signals.pending().next().is_some()
                 && let Err(error) = run(Command::new("umount").arg(&self.dir))
             {
                 tracing::warn!(error = format_args!("{error:#}"), "the directory stays mounted");
             }
         }
+        notifier.stopping("the volume is detached", StopPatience::Extend);
         self.detach()
     }
 

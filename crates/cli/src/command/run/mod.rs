@@ -18,6 +18,7 @@ use netram_far::run::{
 };
 use netram_far::{Arena, ArenaError, process_limits};
 use netram_journal::settings::LenderName;
+use netram_telemetry::{MetricsAddress, MetricsRegistry, MetricsServer};
 use netram_transport::NetAddress;
 pub(super) use return_deposits::ReturnDeposits;
 
@@ -89,6 +90,10 @@ pub struct RunProgram {
     /// Run the programs that it starts in the same way, each with its own --local and --size
     #[arg(long)]
     children: bool,
+    /// Serve the program's metrics for Prometheus here while it runs: IP:PORT or unix:/PATH, open to anyone
+    /// who reaches it. Of several programs under --children the first has it
+    #[arg(long, value_name = "ADDRESS", env = "NETRAM_METRICS")]
+    metrics: Option<MetricsAddress>,
     /// At the end, write what was moved to FILE as JSON; without FILE, as a line to standard error
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     report: Option<Option<PathBuf>>,
@@ -114,6 +119,10 @@ impl RunProgram {
         let config = settings.arena().context("the cluster key")?;
         process_limits::check(&settings)?;
         Arena::check(&config).map_err(explain)?;
+        if let Some(address) = &self.metrics {
+            // The program's own process serves them; a wrong address is refused before it starts.
+            drop(MetricsServer::start(address, MetricsRegistry::of_process())?);
+        }
         wait_for_deposits(config.remote_pages)?;
         self.remark_room(&lenders)?;
         let mut command = Command::new(&program);
@@ -191,6 +200,7 @@ impl RunProgram {
             packed_bytes: self.packed.map(|size| size.0),
             look_ahead: !self.no_look_ahead,
             children: self.children,
+            metrics: self.metrics.clone(),
             report,
         })
     }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::heaps::{HeapState, SegmentHeap, account, heap_in, too_large};
 use super::inspection::{LogInspection, hex};
 use super::verdict::LogVerdict;
-use crate::command::journal::view_as_json;
+use crate::command::journal::{members_hold, view_as_json};
 use crate::output;
 
 /// Show a log's positions, segments, heaps, lenders and settings
@@ -171,13 +171,11 @@ impl LogDescription {
             return output::line("lenders   none: this disk has everything");
         }
         for member in &view.members {
-            let counts = match view.counting {
-                true => format!("holds what came after LSN {}", view.base),
-                false => "does not count yet: commits wait for this disk".to_owned(),
-            };
             output::line(format_args!(
-                "lender    {} (power domain `{}`), {counts}",
-                member.address, member.domain
+                "lender    {} (power domain `{}`), {}",
+                member.address,
+                member.domain,
+                members_hold(view, "commits")
             ))?;
         }
         Ok(())

@@ -9,13 +9,14 @@ use clap::Args;
 use netram_clients::ClientRegistry;
 use netram_shared::limit::{LEASE_DEFAULT, RECENT_BYTES_DEFAULT};
 use netram_shared::server::{ServeConfig, ServingRegion};
+use netram_telemetry::{MetricsAddress, MetricsServer};
 use netram_transport::{MulticastGroup, NetAddress, WaitPolicy};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::clients::told;
-use crate::notify::notify;
+use crate::notify::{ServiceLook, ServiceNotifier, StopPatience};
 use crate::options::{DurationArg, SecurityArgs, SizeArg, default_address};
 use crate::output;
 
@@ -61,6 +62,9 @@ pub struct ServeRegion {
     /// 239.1.2.3:7441%eth1 [default: none; they use connections]
     #[arg(long, value_name = "GROUP")]
     multicast: Option<MulticastGroup>,
+    /// Serve metrics for Prometheus here: IP:PORT or unix:/PATH, open to anyone who reaches it
+    #[arg(long, value_name = "ADDRESS", env = "NETRAM_METRICS")]
+    metrics: Option<MetricsAddress>,
     /// How the serving thread waits for work: spin (for dedicated cores only), yield:MICROSECONDS, or
     /// block
     #[arg(long, value_name = "POLICY", default_value_t = WaitPolicy::default(), env = "NETRAM_WAIT")]
@@ -93,6 +97,8 @@ impl ServeRegion {
             recent_bytes: usize::try_from(self.recent.0)?,
             ..ServeConfig::new(listen, security)
         };
+        // An address that cannot be had changes nothing.
+        let _page = self.metrics.as_ref().map(MetricsServer::shared).transpose()?;
         // Before the first node: a signal in between must not end this without closing the region.
         let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("waiting for signals")?;
         let what = || format!("serving {}", self.region.display());
@@ -101,14 +107,39 @@ impl ServeRegion {
             output::announce(format_args!("listening {address}"));
         }
         output::announce("ready");
-        notify("READY=1");
-        until_signalled(&serving, signals)?;
+        let watched = Arc::clone(&serving);
+        let notifier = ServiceNotifier::ready(move || look(&watched));
+        until_signalled(&serving, &notifier, signals)?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
+/// Returns whether the serving thread answers, and what it does.
+fn look(serving: &ServingRegion) -> ServiceLook {
+    let report = serving.report();
+    let sentence = report.as_ref().map(|report| {
+        let nodes = output::count(report.nodes.len() as u64, "node");
+        let stuck = report.nodes.iter().filter(|node| node.stuck.is_some()).count() as u64;
+        match stuck {
+            0 => format!("serving {nodes}"),
+            stuck => format!(
+                "serving {nodes}; {} to be recovered: see `netram shared status`",
+                output::count(stuck, "dead one")
+            ),
+        }
+    });
+    ServiceLook {
+        alive: report.is_some(),
+        sentence,
+    }
+}
+
 /// Waits for a signal, or for the end of the server.
-fn until_signalled(serving: &Arc<ServingRegion>, mut signals: Signals) -> Result<()> {
+fn until_signalled(
+    serving: &Arc<ServingRegion>,
+    notifier: &ServiceNotifier,
+    mut signals: Signals,
+) -> Result<()> {
     let handle = signals.handle();
     let waiting = {
         let serving = Arc::clone(serving);
@@ -122,10 +153,11 @@ fn until_signalled(serving: &Arc<ServingRegion>, mut signals: Signals) -> Result
     };
     for signal in signals.forever() {
         if signal != SIGHUP {
+            notifier.stopping("what nodes have committed goes to the disk", StopPatience::Extend);
             serving.stop();
             break;
         }
-        told(serving.reload_clients());
+        told(notifier.reload(|| serving.reload_clients()));
     }
     let ended = waiting.join();
     Ok(ended.map_err(|_| anyhow::anyhow!("waiting for the server panicked"))??)

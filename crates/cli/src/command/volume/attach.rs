@@ -19,7 +19,6 @@ use super::device_supervisor::{DeviceSupervisor, GIVE_UP, ServerSupply};
 use super::server::VolumeServerPart;
 use super::{absolute, need_root, registry};
 use crate::background::{self, SELF};
-use crate::notify::notify;
 use crate::options::DurationArg;
 use crate::output;
 use crate::ups::UpsArgs;
@@ -200,7 +199,6 @@ impl AttachVolume {
         let signals = Signals::new([SIGTERM, SIGINT, GIVE_UP, SIGCHLD]).context("waiting for signals")?;
         self.tell(attached.record())?;
         background::ready()?;
-        notify("READY=1");
         let watch = DeviceSupervisor::new(servers, signals, self.restarts)?;
         watch.run(attached)
     }
@@ -223,8 +221,8 @@ impl AttachVolume {
         };
         let found = user_named(user).with_context(|| format!("looking for the user {user}"))?;
         let (user, group) = found.with_context(|| format!("the system knows no user {user}"))?;
-        let listener =
-            ServerListener::bind(claim, user, group).context("making the socket for the serving process")?;
+        let listener = ServerListener::bind(claim.server_socket(), user, group)
+            .context("making the socket for the serving process")?;
         tracing::info!(socket = %listener.path().display(), "waiting for the serving process");
         Ok(ServerSupply::Connected(listener))
     }

@@ -15,7 +15,7 @@ use rustix::process::geteuid;
 use rustix::thread::{capabilities, clear_ambient_capability_set};
 
 use super::registry;
-use super::server::serve_volume;
+use super::server::{Notices, serve_volume};
 use crate::background::SELF;
 use crate::log;
 use crate::ups::UpsArgs;
@@ -33,7 +33,7 @@ pub(super) fn run(
     }
     let socket = registry().server_socket(name);
     become_server(&socket).with_context(|| format!("waiting for the supervisor at {}", socket.display()))?;
-    serve_volume(volume, patience, ups, |open| serve(open))?;
+    serve_volume(volume, (patience, ups), Notices::Send, |open| serve(open))?;
     say_closed();
     Ok(ExitCode::SUCCESS)
 }

@@ -3,10 +3,11 @@
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use netram_attach::{
     DetachingDevice, DeviceUser, ReleaseOutcome, RestartBudget, ServerHealth, ServerListener, ServerSource,
     VolumeAttachment,
@@ -15,7 +16,8 @@ use signal_hook::consts::{SIGCHLD, SIGQUIT};
 use signal_hook::iterator::Signals;
 
 use crate::background::SELF;
-use crate::notify::notify;
+use crate::notify::{LoopPulse, ServiceNotifier, StopPatience};
+use crate::signals;
 
 /// Name of the server in the list of processes. When a machine stops, systemd leaves processes of root whose
 /// name begins with @ alive until file systems are unmounted.
@@ -78,23 +80,6 @@ impl StopRequest {
     }
 }
 
-/// Returns a channel that receives signals, for waiting with a timeout.
-fn signal_channel(mut signals: Signals) -> Result<Receiver<i32>> {
-    let (tell, told) = channel();
-    let tell_all = move || {
-        for signal in signals.forever() {
-            if tell.send(signal).is_err() {
-                return;
-            }
-        }
-    };
-    let started = std::thread::Builder::new()
-        .name("netram-signals".into())
-        .spawn(tell_all);
-    started.context("starting the thread that waits for signals")?;
-    Ok(told)
-}
-
 /// The supervisor of an attached volume.
 pub(crate) struct DeviceSupervisor {
     servers: ServerSupply,
@@ -109,14 +94,19 @@ pub(crate) struct DeviceSupervisor {
     closing: Option<Instant>,
     /// Whether the reason for a delayed end was logged.
     told: bool,
+    pulse: Arc<LoopPulse>,
+    notifier: ServiceNotifier,
 }
 
 impl DeviceSupervisor {
     /// Makes a supervisor of these servers.
     pub(super) fn new(servers: ServerSupply, signals: Signals, restarts: u8) -> Result<DeviceSupervisor> {
+        let pulse = Arc::new(LoopPulse::default());
         Ok(DeviceSupervisor {
+            notifier: ServiceNotifier::ready(pulse.look()),
+            pulse,
             servers,
-            signals: signal_channel(signals)?,
+            signals: signals::channel(signals)?,
             restarts: RestartBudget::new(restarts),
             due: None,
             absent_until: None,
@@ -175,6 +165,11 @@ impl DeviceSupervisor {
 
     /// Waits until the next check is due or a signal comes.
     fn wait(&mut self, attached: &mut VolumeAttachment, serving: ServerHealth) -> Result<()> {
+        self.pulse.beat(match serving {
+            ServerHealth::Healthy => "the device is served",
+            ServerHealth::Waiting => "the device waits for its server",
+            ServerHealth::Exited(_) => "the server died; the device waits for another",
+        });
         let longest = match (self.due, serving) {
             (Some(due), _) => due
                 .saturating_duration_since(Instant::now())
@@ -191,7 +186,8 @@ impl DeviceSupervisor {
         self.asked = self.signals.try_iter().fold(before.and(first), StopRequest::and);
         if self.asked != before {
             if before == StopRequest::Nothing {
-                notify("STOPPING=1");
+                let sentence = "the device goes as soon as nothing uses it";
+                self.notifier.stopping(sentence, StopPatience::AsConfigured);
             }
             if self.asked == StopRequest::GiveUp {
                 attached.give_up()?;

@@ -8,6 +8,7 @@ mod delete;
 mod detach;
 mod device_server;
 mod device_supervisor;
+mod front_end;
 mod grow;
 mod list;
 mod opener;
@@ -92,6 +93,24 @@ pub(super) fn registry() -> Registry {
         Some(directory) => Registry::new(&directory, &directory.join("dev")),
         None => Registry::new(Path::new("/run/netram-volume"), Path::new("/dev/netram")),
     }
+}
+
+/// The journals of volumes that are attached: directory, kind, and volume.
+pub(super) fn journal_uses() -> Vec<(PathBuf, &'static str, PathBuf)> {
+    // Only root may read what is attached. For others they are journals.
+    let entries = registry().entries().unwrap_or_default().into_iter();
+    let attached = entries
+        .filter(|entry| entry.alive)
+        .map(|entry| entry.record.volume);
+    attached
+        .map(|volume| {
+            (
+                netram_volume::VolumePaths::at(&volume).journal(),
+                "volume",
+                volume,
+            )
+        })
+        .collect()
 }
 
 /// Returns a volume's absolute path, without links.

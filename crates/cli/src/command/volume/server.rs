@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::opener::start_control;
+use super::serve::{STOPPING, notify};
+use crate::notify::StopPatience;
 use crate::options::DurationArg;
 use crate::ups::UpsArgs;
 use anyhow::{Result, anyhow};
@@ -48,24 +50,34 @@ impl VolumeServerPart {
 
     /// Serves the volume until its device is gone, and closes it.
     pub(crate) fn run(&self) -> Result<()> {
-        serve_volume(&self.serve_volume, self.patience, &self.ups, |open| {
-            match self.way {
+        serve_volume(
+            &self.serve_volume,
+            (self.patience, &self.ups),
+            Notices::None,
+            |open| match self.way {
                 AttachMethod::Nbd => serve_nbd(self.read_only, open),
                 AttachMethod::Fuse => serve(open),
                 AttachMethod::Ublk => serve_ublk(open),
-            }
-        })
+            },
+        )
     }
 }
 
 /// Opening of a volume's device, at the moment that the supervisor chooses.
 pub(super) type DeviceOpener<'a> = Box<dyn FnOnce() -> Result<Arc<dyn BlockDevice>, VolumeOpenError> + 'a>;
 
+/// Whether a server tells the service manager of itself: if it is a service, and no supervisor's process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Notices {
+    None,
+    Send,
+}
+
 /// Lets `serve` serve the volume until its device is gone, and closes it.
 pub(super) fn serve_volume(
     volume: &Path,
-    patience: Option<Duration>,
-    ups: &UpsArgs,
+    (patience, ups): (Option<Duration>, &UpsArgs),
+    notices: Notices,
     serve: impl FnOnce(DeviceOpener<'_>) -> Result<(), AttachServeError>,
 ) -> Result<()> {
     let ups = ups.source()?;
@@ -84,12 +96,16 @@ pub(super) fn serve_volume(
         {
             tracing::error!(%error, "no UPS is watched");
         }
-        opened = Some((Arc::clone(&volume), control));
+        let notifier = (notices == Notices::Send).then(|| notify(&volume));
+        opened = Some((Arc::clone(&volume), control, notifier));
         Ok::<Arc<dyn BlockDevice>, VolumeOpenError>(volume)
     };
     let served = serve(Box::new(open));
     // Even if the device failed, what was written is brought to the disk.
-    let closed = opened.map_or(Ok(()), |(volume, control)| {
+    let closed = opened.map_or(Ok(()), |(volume, control, notifier)| {
+        if let Some(notifier) = &notifier {
+            notifier.stopping(STOPPING, StopPatience::Extend);
+        }
         drop(control);
         match Arc::into_inner(volume) {
             Some(volume) => volume.close().map_err(anyhow::Error::new),

@@ -13,6 +13,7 @@
 mod engines;
 mod scenario;
 mod servers;
+mod services;
 mod testbed;
 
 /// For each database: every kind of kill once, and the long test, on either ground.
@@ -57,4 +58,8 @@ databases! {
     sqlite_delete: crate::databases::engines::sqlite_delete;
     postgresql: crate::databases::servers::postgres::make;
     mariadb: crate::databases::servers::mariadb::make;
+    redis: crate::databases::services::redis;
+    etcd: crate::databases::services::etcd;
+    kine: crate::databases::services::kine;
+    jetstream: crate::databases::services::jetstream;
 }

@@ -291,7 +291,18 @@ fn auto_prefers_other_power_supplies_then_near_lenders() {
         "--cluster",
         cluster.to_str().unwrap(),
     ];
-    let shown = site.netram(&[&words[..], &["--json"]].concat());
+    // On a busy machine a lender that is far away may not answer in time.
+    let all_answer = |words: &[&str]| {
+        let mut shown = site.netram(words);
+        until("all lenders answer in time", || {
+            if shown.code != 0 {
+                shown = site.netram(words);
+            }
+            shown.code == 0
+        });
+        shown
+    };
+    let shown = all_answer(&[&words[..], &["--json"]].concat());
     let status: Value = serde_json::from_str(&shown.out).expect("JSON");
     let wanted = [3, 1, 2, 4].map(|machine| site.network.address(machine));
     assert_eq!(addresses(&status), wanted, "{status:#}");
@@ -299,8 +310,7 @@ fn auto_prefers_other_power_supplies_then_near_lenders() {
     assert!(us >= Some(480_000), "{us:?}");
     let remarks = status["remarks"].to_string();
     assert!(remarks.contains("this machine's power label `home`"), "{remarks}");
-    let table = site.netram(&words);
-    assert_eq!(table.code, 0, "{}{}", table.out, table.err);
+    let table = all_answer(&words);
     assert!(
         table.out.contains("round trip") && table.out.contains(" file "),
         "{}",

@@ -17,7 +17,8 @@ const FILES: [&str; 2] = ["/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd"];
 const BOOT_PATIENCE: Duration = Duration::from_secs(120);
 const FILES_PATIENCE: Duration = Duration::from_secs(30);
 const MEMORY: &str = "512M";
-const INIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/all/guest/emulated.sh");
+/// The first process of a guest that takes commands only.
+pub(crate) const INIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/all/guest/emulated.sh");
 /// Variable with the directory of a kernel and its modules, as `scripts/guest.sh` makes it.
 const KERNEL: &str = "NETRAM_GUEST_KERNEL";
 const KERNEL_DEFAULT: &str = "/var/cache/netram/guest-kernel";
@@ -74,13 +75,29 @@ impl Kernel {
 
     /// Boots it with the disk `disk`. `directory` is for sockets. `Err`: what went wrong.
     pub(crate) fn boot(&self, directory: &Path, disk: &Path) -> Result<Guest, String> {
+        self.boot_with(directory, disk, INIT, "", &[])
+    }
+
+    /// Does the same with another first process, which finds `words` on the kernel's command line, and `more`
+    /// devices in the emulator's arguments.
+    pub(crate) fn boot_with(
+        &self,
+        directory: &Path,
+        disk: &Path,
+        init: &str,
+        words: &str,
+        more: &[String],
+    ) -> Result<Guest, String> {
         let socket = directory.join("files");
         let files = serve_files(self.files, &socket)?;
         let memory = format!("memory-backend-memfd,id=memory,size={MEMORY},share=on");
         let files_socket = format!("socket,id=files,path={}", socket.display());
-        let disk = format!("file={},format=raw,if=virtio,cache=writeback", disk.display());
+        let disk = format!(
+            "id=disk,file={},format=raw,if=none,cache=writeback",
+            disk.display()
+        );
         let line = format!(
-            "root=root rootfstype=virtiofs ro init={INIT} console=ttyS0 quiet panic=-1 netram.modules={}",
+            "root=root rootfstype=virtiofs ro init={init} console=ttyS0 quiet panic=-1 {words} netram.modules={}",
             self.modules.display()
         );
         let mut command = Command::new("setpriv");
@@ -102,14 +119,17 @@ impl Kernel {
             "-device",
             "vhost-user-fs-pci,chardev=files,tag=root",
         ]);
-        command.args(["-drive", &disk]);
+        // Before others, so that it is the guest's first.
+        command.args(["-drive", &disk, "-device", "virtio-blk-pci,drive=disk"]);
         command.args([
             "-netdev",
             "user,id=net",
             "-device",
             "virtio-net-pci,netdev=net,romfile=",
         ]);
-        command.args(["-display", "none", "-no-reboot", "-serial", "stdio"]);
+        command
+            .args(["-display", "none", "-no-reboot", "-serial", "stdio"])
+            .args(more);
         command.arg("-kernel").arg(&self.image).args(["-append", &line]);
         Guest::start(&mut command, EMULATOR, Some(files), BOOT_PATIENCE)
     }

@@ -178,7 +178,8 @@ impl Server {
         Server::start(command.arg(program).args(arguments).env(name, value))
     }
 
-    fn start(command: &mut Command) -> Server {
+    /// Starts a server by `command`, and waits until it is ready.
+    pub(crate) fn start(command: &mut Command) -> Server {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut server = Server {
             child: child.expect("it starts"),
@@ -377,6 +378,13 @@ impl Guest {
             (left == 0).then_some(number)
         });
         last.unwrap_or_else(|| panic!("the guest has ended: {}", self.story)) + 1
+    }
+
+    /// Waits until the guest has ended by itself, with this much silence at most.
+    pub(crate) fn until_off(mut self, patience: Duration) {
+        while self.find_within(patience, |_| None::<()>).is_some() {}
+        let ended = self.child.wait().expect("it is our child");
+        assert!(ended.success(), "{ended}: {}", self.story);
     }
 
     /// Ends all processes of the guest at once. Returns how many files were synced by then, if more than

@@ -17,7 +17,9 @@ mod emulated;
 mod lender;
 mod machine;
 mod part;
+mod systemd;
 mod ublk;
+mod vhost;
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -88,6 +88,11 @@ fn a_background_mount_is_ready_when_the_command_returns_and_is_listed() {
         place.json(&["mount", "status", "dir"])["end"].as_u64() > Some(0)
     });
     assert_eq!(shown["lenders"][0], place.lender.address.as_str());
+    // Regression: of a journal that is idle it was said that its member does not count yet.
+    wait_until("the journal is idle", || {
+        let people = place.netram(&["mount", "status", "dir"]);
+        people.out.contains("idle: this disk has everything")
+    });
 
     assert_eq!(place.netram(&["mount", "detach", "dir"]).code, 0);
     let listed = place.json(&["mount", "list"]);

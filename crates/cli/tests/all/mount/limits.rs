@@ -88,7 +88,7 @@ fn unsynced_files_survive_a_refused_checkpoint_and_a_killed_server() {
         return;
     }
     let mut mounted = MountFixture::wrapped("refused", &[], None, &["--checkpoint", "50ms"]);
-    let server = mounted.server.as_ref().unwrap().id();
+    let server = mounted.server_id().as_raw_nonzero();
     // In the way of the next catalog.
     let hindrance = mounted.catalog().with_file_name(format!("catalog.{server}"));
     wait_until("no catalog is under way", || fs::create_dir(&hindrance).is_ok());

@@ -9,10 +9,12 @@ mod hostile;
 mod input;
 mod kills;
 mod limits;
+mod metrics;
 mod older;
 mod posix;
 mod power;
 mod refusals;
+mod successors;
 mod terminal;
 
 use crate::common::mounted::{MountFixture, cannot_mount, wait_until};

@@ -37,7 +37,7 @@ const SYNCS: [&str; 2] = ["fsync", "fdatasync"];
 /// How many calls of each kind are refused in turn.
 const NTHS: u64 = 6;
 
-fn cannot_trace() -> bool {
+pub(super) fn cannot_trace() -> bool {
     let mut command = Command::new("strace");
     command.args([
         "-f",
@@ -56,11 +56,11 @@ fn cannot_trace() -> bool {
 }
 
 /// Refuses calls of the server from now on, until it is dropped.
-struct Tracer(Child);
+pub(super) struct Tracer(Child);
 
 impl Tracer {
-    fn attach(mounted: &MountFixture, call: &str, error: &str, nth: u64) -> Tracer {
-        let server = mounted.server.as_ref().unwrap().id();
+    pub(super) fn attach(mounted: &MountFixture, call: &str, error: &str, when: &str) -> Tracer {
+        let server = mounted.server_id().as_raw_nonzero();
         let mut command = Command::new("strace");
         command.args([
             "-f",
@@ -72,7 +72,7 @@ impl Tracer {
             "signal=none",
             "-e",
         ]);
-        command.arg(format!("inject={call}:error={error}:when={nth}"));
+        command.arg(format!("inject={call}:error={error}:when={when}"));
         command
             .args(["-p", &server.to_string()])
             .stderr(Stdio::piped())
@@ -135,7 +135,7 @@ fn play(dir: &Path, round: u64) -> Vec<(String, Vec<u8>)> {
 
 /// One call refused while programs work and a checkpoint runs.
 fn refuse(mounted: &mut MountFixture, call: &str, error: &str, nth: u64, round: u64) {
-    let tracer = Tracer::attach(mounted, call, error, nth);
+    let tracer = Tracer::attach(mounted, call, error, &nth.to_string());
     let mut safe = play(&mounted.dir(), round);
     mounted.wait_for_checkpoint();
     drop(tracer);

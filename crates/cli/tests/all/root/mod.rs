@@ -20,7 +20,7 @@ use crate::common::{CommandOutput, finish, netram, program, skipped};
 pub(crate) const USER: u32 = 12_345;
 
 /// Whether root cannot become the user here. If so, prints why the test is skipped.
-fn cannot_be_two() -> bool {
+pub(crate) fn cannot_be_two() -> bool {
     if !rustix::process::geteuid().is_root() {
         skipped("only root can be root and a user");
         return true;
@@ -37,7 +37,7 @@ fn cannot_be_two() -> bool {
 }
 
 /// A shell of the user's.
-fn as_user(script: &str, directory: &Path) -> Command {
+pub(crate) fn as_user(script: &str, directory: &Path) -> Command {
     let user = USER.to_string();
     let mut command = Command::new("setpriv");
     command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
@@ -58,14 +58,14 @@ fn root_runs(words: &[&str], directory: &Path) -> CommandOutput {
 }
 
 /// A directory of the user's, and one of root's that the user cannot read.
-struct TwoHomes {
+pub(crate) struct TwoHomes {
     _directory: tempfile::TempDir,
-    user: PathBuf,
+    pub(crate) user: PathBuf,
     root: PathBuf,
 }
 
 impl TwoHomes {
-    fn new() -> TwoHomes {
+    pub(crate) fn new() -> TwoHomes {
         let directory = tempfile::tempdir_in("/var/tmp").unwrap();
         fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
         let [user, root] = ["user", "root"].map(|name| directory.path().join(name));

@@ -37,7 +37,7 @@ const GIVE_FUSE: &str = "
 /// and then the server's death.
 const ATTACK: &str = "
     mkdir dir
-    \"$NETRAM\" mount attach dir --on journal --journal-size 4MiB --insecure >said 2>errors &
+    \"$NETRAM\" mount attach dir --on journal --journal-size 4MiB --insecure --restarts 0 >said 2>errors &
     server=$!
     until grep -q ^mounted said; do kill -0 $server || { cat errors >&2; exit 1; }; sleep 0.02; done
     cp /bin/sh dir/sh
@@ -117,6 +117,8 @@ fn roots_own_recovery_gives_set_id_bits_to_the_directorys_owner_only() {
             "--on",
             journal.to_str().unwrap(),
             "--background",
+            "--restarts",
+            "0",
         ];
         words.extend(more);
         let ran = root_runs(&words, &homes.user);
@@ -149,7 +151,7 @@ pub(super) fn record_of(dir: &Path) -> PathBuf {
     Path::new("/run/netram-mount").join(format!("{name}.json"))
 }
 
-/// Kills the process that serves a directory in the background.
+/// Kills the process that serves a directory in the background, which has no supervisor (`--restarts 0`).
 pub(super) fn kill_server_of(dir: &Path) {
     let record = record_of(dir);
     let contents: serde_json::Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();

@@ -318,6 +318,8 @@ fn killed_mount(homes: &TwoHomes) -> Vec<PathBuf> {
         "--journal-size",
         "4MiB",
         "--background",
+        "--restarts",
+        "0",
         "--on",
     ];
     let attached = finish(netram().args(attach).arg(&journal).current_dir(&homes.user));

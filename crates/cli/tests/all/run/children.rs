@@ -27,14 +27,26 @@ fn parent_child_and_grandchild_have_separate_far_memory() {
     assert_eq!(text(&ran.stdout), "each has its own\n");
 }
 
-/// The child asked after its parent had begun to wait for it, and the parent would have waited forever.
+/// A child that did not look within half a second ended with a message.
 #[test]
-fn children_that_cannot_have_far_memory_end_with_the_reason_as_does_their_parent() {
-    let Some(site) = RunTestbed::new("late", 1, "64MiB") else {
+fn a_child_that_looks_later_has_what_its_parent_had_at_the_fork() {
+    let Some(site) = RunTestbed::new("later", 2, "64MiB") else {
         return;
     };
     let (_directory, forks) = compiled("forks", &[]);
-    let ran = output(site.run("1MiB", &[], &forks).arg("too late"));
+    let ran = output(site.run("1MiB", &[], &forks).arg("later"));
+    assert!(ran.status.success(), "{ran:?}");
+    assert_eq!(text(&ran.stdout), "each has its own\n");
+}
+
+/// The child asked after its parent had begun to wait for it, and the parent would have waited forever.
+#[test]
+fn children_that_cannot_have_far_memory_end_with_the_reason_as_does_their_parent() {
+    let Some(site) = RunTestbed::new("without", 1, "64MiB") else {
+        return;
+    };
+    let (_directory, forks) = compiled("forks", &[]);
+    let ran = output(site.run("1MiB", &[], &forks).arg("without"));
     assert_eq!(ran.status.code(), Some(1), "{ran:?}");
     assert_eq!(text(&ran.stdout), "signal 11\n".repeat(3));
     let said = text(&ran.stderr);

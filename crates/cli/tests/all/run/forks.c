@@ -1,4 +1,4 @@
-/* Children of fork that use their parent's memory: at once, or too late. */
+/* Children of fork that use their parent's memory: at once, later, or without what they need for that. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -91,12 +91,48 @@ static void at_once(char *memory)
 	puts("each has its own");
 }
 
-static void too_late(char *memory)
+/* A child that looks only when its parent has gone on, and has written other values. */
+static void later(char *memory)
+{
+	int told[2];
+	char word;
+	CHECK(pipe(told) == 0);
+	memory[PROTECTED] = 1;
+	CHECK(mprotect(memory + PROTECTED, 4096, PROT_NONE) == 0);
+	pid_t child = fork();
+	if (child == 0) {
+		CHECK(read(told[0], &word, 1) == 1);
+		filled(memory, 1);
+		fill(memory, 3);
+		pid_t grandchild = fork();
+		if (grandchild == 0) {
+			filled(memory, 3);
+			_exit(memory[PROTECTED]);
+		}
+		CHECK(WIFSIGNALED(ended(grandchild)));
+		CHECK(madvise(memory, MIB, MADV_DONTNEED) == 0 && memory[8] == 0);
+		_exit(4);
+	}
+	/* Another one that never looks, and ends first. */
+	pid_t other = fork();
+	if (other == 0) {
+		CHECK(usleep(700000) == 0);
+		_exit(6);
+	}
+	fill(memory, 2);
+	CHECK(write(told[1], "", 1) == 1);
+	CHECK(ended(child) == 4 << 8);
+	CHECK(ended(other) == 6 << 8);
+	filled(memory, 2);
+	puts("each has its own");
+}
+
+static void without(char *memory)
 {
 	for (;;) {
 		pid_t child = fork();
 		if (child == 0) {
-			usleep(700000);
+			CHECK(close_range(3, ~0U, 0) == 0);
 			_exit(memory[8]);
 		}
 		printf("signal %d\n", WTERMSIG(ended(child)));
@@ -115,8 +151,11 @@ int main(int count, char **words)
 	char *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	fill(memory, 1);
 	switch (count > 1 ? words[1][0] : 'o') {
-	case 't':
-		too_late(memory);
+	case 'l':
+		later(memory);
+		break;
+	case 'w':
+		without(memory);
 		break;
 	case 'd':
 		dumps(memory);

@@ -9,6 +9,7 @@ mod input;
 mod last_words;
 mod lenders;
 mod limits;
+mod metrics;
 mod products;
 mod programs;
 mod unheard;

@@ -60,7 +60,7 @@ fn children_without_far_memory_end_even_if_the_reason_is_not_read() {
     let (_directory, forks) = compiled("forks", &[]);
     let running = deaf().map(|(what, error, reader)| {
         let mut command = site.run("1MiB", &[], &forks);
-        command.arg("too late");
+        command.arg("without");
         (what, start_deaf(command, error), reader)
     });
     for (what, child, _reader) in running {

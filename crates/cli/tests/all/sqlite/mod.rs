@@ -5,6 +5,7 @@ mod failing_disk;
 mod fork;
 mod input;
 mod kills;
+mod metrics;
 mod orders;
 mod power;
 mod rounds;

@@ -7,6 +7,7 @@ mod full;
 mod hung;
 mod memory;
 pub(crate) mod restart;
+mod vhost;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};

@@ -1,5 +1,7 @@
 //! The program's log, on standard error, as text or JSON.
 
+mod json;
+
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
@@ -9,6 +11,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use netram_log::LogWriter;
+use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -43,6 +46,20 @@ enum LogFormat {
     Json,
 }
 
+impl LogArgs {
+    fn arguments(&self) -> Vec<String> {
+        let form = self.log_format.to_possible_value();
+        let form = form.map(|form| format!("--log-format={}", form.get_name()));
+        let verbose = std::iter::repeat_n("-v".to_owned(), self.verbose.into());
+        verbose.chain(form).collect()
+    }
+}
+
+/// Returns the flags by which another process of this program logs as this one does.
+pub(crate) fn own_arguments() -> &'static [String] {
+    ARGUMENTS.get().map_or(&[], Vec::as_slice)
+}
+
 /// How long a process that ends waits until its last lines are written: if the pipe is full and not read, it
 /// would wait forever.
 const LAST_LINES: Duration = Duration::from_millis(300);
@@ -55,6 +72,12 @@ static ANNOUNCED: OnceLock<LogWriter> = OnceLock::new();
 
 /// Whether this process serves, and so never waits until its lines are read.
 static SERVES: AtomicBool = AtomicBool::new(false);
+
+/// Flags of this process's own command line that concern the log.
+static ARGUMENTS: OnceLock<Vec<String>> = OnceLock::new();
+
+/// Whether every line on standard error is JSON.
+static IS_JSON: AtomicBool = AtomicBool::new(false);
 
 /// Has all lines written by the log's thread from now on. A command that only answers writes them itself, so
 /// that its error is not lost.
@@ -89,10 +112,11 @@ fn announced() -> io::Result<&'static LogWriter> {
 /// A thread writes the lines, so that a service never waits for standard error, and does not end if it is
 /// closed.
 pub(crate) fn start(args: &LogArgs, quiet: bool) {
+    let _ = ARGUMENTS.set(args.arguments());
     let level = match args.verbose {
         0 if quiet => "error",
-        0 => "warn,netram_lender=info,netram_cli::clients=info,fuser=off",
-        1 => "info,fuser=warn",
+        0 => "warn,netram_lender=info,netram_cli::clients=info",
+        1 => "info",
         2 => "debug",
         _ => "trace",
     };
@@ -103,8 +127,9 @@ pub(crate) fn start(args: &LogArgs, quiet: bool) {
     let filter = filter.unwrap_or_else(|| level.parse().unwrap_or_default());
     let note = match args.log_format {
         LogFormat::Text => text_note,
-        LogFormat::Json => json_note,
+        LogFormat::Json => json::dropped,
     };
+    IS_JSON.store(matches!(args.log_format, LogFormat::Json), Ordering::Relaxed);
     let lines = match own_standard_error().and_then(|output| LogWriter::to(output, note)) {
         Ok(lines) => lines,
         // Without room for a descriptor or a thread the command fails later, with an error that is not a log
@@ -122,7 +147,7 @@ pub(crate) fn start(args: &LogArgs, quiet: bool) {
         LogFormat::Text => filtered
             .with(layer.with_ansi(io::IsTerminal::is_terminal(&io::stderr())))
             .init(),
-        LogFormat::Json => filtered.with(layer.json().flatten_event(true)).init(),
+        LogFormat::Json => filtered.with(layer.event_format(json::JsonEvents)).init(),
     }
 }
 
@@ -131,8 +156,16 @@ fn own_standard_error() -> io::Result<File> {
     Ok(File::from(io::stderr().as_fd().try_clone_to_owned()?))
 }
 
-/// Writes a line to standard error, in order with the log's lines.
-pub(crate) fn say(text: &str) {
+/// Writes a sentence to standard error, in order with the log's lines, and in their form.
+pub(crate) fn say(level: Level, text: &str) {
+    let line = IS_JSON
+        .load(Ordering::Relaxed)
+        .then(|| json::sentence(level, text.trim()));
+    relay(line.as_deref().unwrap_or(text));
+}
+
+/// Writes a line of another process of this program to standard error: it has the log's form already.
+pub(crate) fn relay(text: &str) {
     match LINES.get() {
         Some(lines) if SERVES.load(Ordering::Relaxed) => lines.write_line(format!("{text}\n").as_bytes()),
         // A failure cannot be reported anywhere.
@@ -142,7 +175,7 @@ pub(crate) fn say(text: &str) {
 
 /// Writes a line to standard error before it returns, if standard error takes it in time.
 fn say_urgently(text: &str) {
-    say(text);
+    say(Level::ERROR, text);
     finish();
 }
 
@@ -153,13 +186,14 @@ pub(crate) fn finish() {
     }
 }
 
-fn text_note(lost: u64) -> String {
-    format!("{lost} log lines were dropped: standard error did not take them\n")
+/// Returns the sentence of a line that a failed process has written, in whatever form.
+pub(crate) fn said_by(line: &str, prefix: &str) -> Option<String> {
+    match json::said(line) {
+        Some(sentence) => sentence.strip_prefix(prefix).map(str::to_owned),
+        None => line.strip_prefix(prefix).map(str::to_owned),
+    }
 }
 
-fn json_note(lost: u64) -> String {
-    let message = format!("{lost} log lines were dropped: standard error did not take them");
-    let note =
-        serde_json::json!({ "level": "WARN", "message": message, "dropped": lost, "target": "netram" });
-    format!("{note}\n")
+fn text_note(lost: u64) -> String {
+    format!("{lost} log lines were dropped: standard error did not take them\n")
 }
