@@ -18,6 +18,10 @@ pub(crate) struct BenchMount {
     dir: PathBuf,
     journal: PathBuf,
     program: PathBuf,
+    /// Directory of its processes' messages.
+    logs: PathBuf,
+    /// Arguments of its processes, without lenders: these are in the journal after the first start.
+    words: Vec<String>,
     server: Option<ChildProcess>,
 }
 
@@ -40,23 +44,35 @@ impl BenchMount {
         let dir = site.directory().join(format!("mounted-{}", site.number()));
         let mut journal = dir.clone().into_os_string();
         journal.push(".journal");
+        BenchMount::begin_at(site, dir, journal.into(), lender, slower_us)
+    }
+
+    /// The same with the journal in a given directory, which may be on another disk.
+    pub(crate) fn begin_on(
+        site: &Testbed,
+        journal: PathBuf,
+        lender: &NetAddress,
+    ) -> Result<BenchMount, BenchError> {
+        let dir = site.directory().join(format!("mounted-{}", site.number()));
+        BenchMount::begin_at(site, dir, journal, lender, 0)
+    }
+
+    fn begin_at(
+        site: &Testbed,
+        dir: PathBuf,
+        journal: PathBuf,
+        lender: &NetAddress,
+        slower_us: u32,
+    ) -> Result<BenchMount, BenchError> {
         std::fs::create_dir(&dir).context("make a directory")?;
         register(CleanupItem::Mount(dir.clone()));
-        let mut mount = BenchMount {
-            dir,
-            journal: journal.into(),
-            program: site.program().to_owned(),
-            server: None,
-        };
         let text = |path: &Path| path.display().to_string();
         let words = [
             "mount",
             "attach",
-            &text(&mount.dir),
+            &text(&dir),
             "--on",
-            &text(&mount.journal),
-            "--lender",
-            &lender.to_string(),
+            &text(&journal),
             "--key-file",
             &text(site.key_file()),
             "--one-domain",
@@ -64,10 +80,38 @@ impl BenchMount {
             "--modelled-sync-us",
             &slower_us.to_string(),
         ];
-        let mut server = ChildProcess::start(site.program(), words, "mount", site.directory())?;
-        server.ready("mounted ")?;
-        mount.server = Some(server);
+        let mut mount = BenchMount {
+            words: words.map(str::to_owned).into(),
+            dir,
+            journal,
+            program: site.program().to_owned(),
+            logs: site.directory().to_owned(),
+            server: None,
+        };
+        mount.serve(&["--lender", &lender.to_string()])?;
         Ok(mount)
+    }
+
+    fn serve(&mut self, more: &[&str]) -> Result<(), BenchError> {
+        let words = self.words.iter().map(String::as_str).chain(more.iter().copied());
+        let mut server = ChildProcess::start(&self.program, words, "mount", &self.logs)?;
+        server.ready("mounted ")?;
+        self.server = Some(server);
+        Ok(())
+    }
+
+    /// Kills the server (SIGKILL) and removes the dead mount.
+    pub(crate) fn crash(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.kill();
+        }
+        // A supervisor of the server may have done so already.
+        let _ = unmount(&self.dir);
+    }
+
+    /// Mounts the directory again after [`BenchMount::crash`].
+    pub(crate) fn recover(&mut self) -> Result<(), BenchError> {
+        self.serve(&[])
     }
 
     /// The mount point.

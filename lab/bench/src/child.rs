@@ -7,20 +7,20 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use netram_transport::NetAddress;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
 use crate::error::{BenchError, ErrorContext};
 
 /// Time within which a child must be ready. It may have to reserve memory on a loaded machine.
-const READY_TIMEOUT: Duration = Duration::from_secs(20);
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time within which a child must stop by itself before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size in bytes of a child's first lines. Longer output is an error.
@@ -180,7 +180,8 @@ impl ChildProcess {
             tv_sec: left.as_secs() as i64,
             tv_nsec: left.subsec_nanos().into(),
         };
-        let ready = poll(&mut [PollFd::new(&output.as_fd(), PollFlags::IN)], Some(&timeout));
+        let mut polled = [PollFd::new(&*output, PollFlags::IN)];
+        let ready = retry_on_intr(|| poll(&mut polled, Some(&timeout)));
         if ready.context("wait for a child")? == 0 {
             return Err(self.log_error("it was not ready in time"));
         }

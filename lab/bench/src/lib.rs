@@ -21,6 +21,7 @@
 //! | [`shared`] | nodes of a shared region: an update's delivery, kept locks, followers, deaths |
 //! | [`far`] | far memory beside swap, compressed memory and a mapped file |
 //! | [`databases`] | common databases with their log on a mount, on a volume, or unchanged |
+//! | [`peers`] | a commit and a block write beside other programs that store or replicate |
 //! | [`failures`] | a volume under a file system, through every failure of LND's Table 1 |
 //! | [`figures`] | the scoreboard: every figure with a bound |
 //! | [`echo`], [`disk`] | the floors |
@@ -49,6 +50,8 @@ mod bench_mount;
 pub mod bound;
 pub mod child;
 pub mod cleanup;
+#[cfg(feature = "experiments")]
+mod client_disk;
 pub mod commit;
 #[cfg(feature = "experiments")]
 pub mod curves;
@@ -59,6 +62,8 @@ pub mod delay;
 pub mod device;
 pub mod disk;
 pub mod echo;
+#[cfg(feature = "experiments")]
+pub mod empty_file;
 pub mod error;
 #[cfg(feature = "experiments")]
 pub mod failures;
@@ -81,6 +86,8 @@ pub mod oo7;
 pub mod osdi94;
 #[cfg(feature = "experiments")]
 pub mod paper;
+#[cfg(feature = "experiments")]
+pub mod peers;
 #[cfg(feature = "experiments")]
 mod plot;
 #[cfg(feature = "experiments")]

@@ -10,6 +10,8 @@ use crate::delay::DelayProxy;
 #[cfg(feature = "experiments")]
 use crate::device::DeviceServeJob;
 use crate::echo::EchoServer;
+#[cfg(feature = "experiments")]
+use crate::empty_file::EmptyFileJob;
 use crate::error::{BenchError, ErrorContext};
 #[cfg(feature = "experiments")]
 use crate::far::job::FarJob;
@@ -40,6 +42,9 @@ pub enum ChildRole {
     /// Discards everything it receives.
     #[cfg(feature = "experiments")]
     Sink(SinkServer),
+    /// Serves a file that discards what is written.
+    #[cfg(feature = "experiments")]
+    EmptyFile(EmptyFileJob),
     /// Serves a device to the kernel.
     #[cfg(feature = "experiments")]
     Attach(DeviceServeJob),
@@ -79,6 +84,8 @@ pub fn play(role: &ChildRole) -> Result<(), BenchError> {
         ChildRole::Flood(flood) => flood.run(),
         #[cfg(feature = "experiments")]
         ChildRole::Sink(sink) => sink.run(),
+        #[cfg(feature = "experiments")]
+        ChildRole::EmptyFile(server) => server.run(),
         #[cfg(feature = "experiments")]
         ChildRole::Attach(server) => server.run(),
         #[cfg(feature = "experiments")]

@@ -213,7 +213,9 @@ impl Testbed {
         let number = self.number();
         let name = format!("bench-{}-{number}", std::process::id());
         let store = PathBuf::from(format!("/dev/shm/netram-{name}.mem"));
-        register(CleanupItem::Path(store.clone()));
+        for file in lender_files(&store) {
+            register(CleanupItem::Path(file));
+        }
         let mut arguments = vec![
             "lender".to_owned(),
             "serve".to_owned(),
@@ -354,9 +356,21 @@ impl Drop for LenderProcess {
     fn drop(&mut self) {
         drop(self.child.take());
         // A lender that was asked to stop may have freed its memory itself.
-        let _ = std::fs::remove_file(self.store.with_extension("mem.operator"));
-        let _ = std::fs::remove_file(&self.store);
+        for file in lender_files(&self.store) {
+            let _ = std::fs::remove_file(file);
+        }
     }
+}
+
+/// Files of a lender that has this store: beside it its operator's socket, and the lock under which that is
+/// bound.
+fn lender_files(store: &Path) -> [PathBuf; 3] {
+    let beside = |extension| store.with_extension(extension);
+    [
+        beside("mem.operator.lock"),
+        beside("mem.operator"),
+        store.to_path_buf(),
+    ]
 }
 
 /// Assignment of processes to cores: the client on the first, lenders on the others.

@@ -1,7 +1,7 @@
 //! Cost of one commit, append and wait, beside a bare exchange of the same bytes and `fdatasync` on the same
 //! disk.
 
-mod setup;
+pub(crate) mod setup;
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};

@@ -23,9 +23,9 @@ const LONG_YIELD: WaitPolicy = WaitPolicy::Yield { us: 2_000 };
 
 /// Everything that runs during one row's measurement. Fields drop in this order: the journal before its
 /// lenders.
-pub(super) struct CommitSetup {
+pub(crate) struct CommitSetup {
     journal: OpenJournal,
-    pub(super) single: Vec<EchoClient>,
+    pub(crate) single: Vec<EchoClient>,
     pub(super) fan_out: Vec<EchoClient>,
     _wires: Vec<ChildProcess>,
     lenders: Vec<LenderProcess>,
@@ -33,7 +33,7 @@ pub(super) struct CommitSetup {
 }
 
 impl CommitSetup {
-    pub(super) fn new(site: &Testbed, spec: &CommitSpec) -> Result<CommitSetup, BenchError> {
+    pub(crate) fn new(site: &Testbed, spec: &CommitSpec) -> Result<CommitSetup, BenchError> {
         let seats = CoreAssignment::find();
         let wait = if spec.wait == WaitPolicy::Spin {
             seats.lender_wait(spec.members)
@@ -98,7 +98,7 @@ impl CommitSetup {
     }
 
     /// A round of the floor with the lenders paused, which may spin on an echo process's core.
-    pub(super) fn floor(
+    pub(crate) fn floor(
         &self,
         pingers: &[EchoClient],
         effort: CommitEffort,
@@ -107,17 +107,23 @@ impl CommitSetup {
             return Ok(None);
         }
         let _pinned = CorePin::to(self.cores.client())?;
-        for lender in &self.lenders {
-            lender.child().pause()?;
-        }
+        self.pause()?;
         let summary = echo::round(pingers, effort.round);
-        for lender in &self.lenders {
-            lender.child().resume()?;
-        }
+        self.resume()?;
         summary.map(Some)
     }
 
-    pub(super) fn commits(
+    /// Stops the lenders, which may spin, while something else is measured.
+    pub(crate) fn pause(&self) -> Result<(), BenchError> {
+        { self.lenders.iter() }.try_for_each(|lender| lender.child().pause())
+    }
+
+    /// Lets paused lenders run on.
+    pub(crate) fn resume(&self) -> Result<(), BenchError> {
+        { self.lenders.iter() }.try_for_each(|lender| lender.child().resume())
+    }
+
+    pub(crate) fn commits(
         &self,
         spec: &CommitSpec,
         effort: CommitEffort,

@@ -40,7 +40,11 @@ pub fn all(report: &DatabaseReport) -> Vec<DatabaseClaim> {
         (DatabaseDisk::Local, LOCAL_LEAST),
         (DatabaseDisk::Modelled, MODELLED_LEAST),
     ] {
-        for database in DatabaseKind::ALL {
+        // Services have claims of their own kind: what they lose.
+        for database in DatabaseKind::ALL
+            .into_iter()
+            .filter(|database| !database.is_service())
+        {
             let storage = match database {
                 DatabaseKind::Sqlite => DatabaseStorage::Vfs,
                 _ => DatabaseStorage::Mount,

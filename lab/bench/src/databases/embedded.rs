@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::DatabaseSubject;
 use super::kinds::{DatabaseKind, DatabaseStorage, DatabaseWork};
 use super::placement::DatabasePlacement;
+use super::{DatabaseSubject, WorkRate};
 use crate::error::{BenchError, ErrorContext};
 use crate::testbed::Testbed;
 use crate::tool::{finish, tool};
@@ -15,51 +15,68 @@ use crate::tool::{finish, tool};
 const LOOP: &str = include_str!("engines/loop.h");
 
 /// Build requirements of an engine.
-struct EngineNeeds {
-    source: &'static str,
-    header: &'static str,
-    package: &'static str,
-    library: &'static str,
+pub(crate) struct EngineNeeds {
+    /// Source of the program, which includes `loop.h`.
+    pub(crate) source: &'static str,
+    /// The engine's header, below the system's directory of headers.
+    pub(crate) header: &'static str,
+    /// Debian's package of the header.
+    pub(crate) package: &'static str,
+    /// The library that the program is linked with.
+    pub(crate) library: &'static str,
+}
+
+impl EngineNeeds {
+    /// Build requirements of LMDB.
+    pub(crate) const LMDB: EngineNeeds = EngineNeeds {
+        source: include_str!("engines/lmdb.c"),
+        header: "lmdb.h",
+        package: "liblmdb-dev",
+        library: "lmdb",
+    };
 }
 
 fn needed(database: DatabaseKind) -> Option<EngineNeeds> {
-    let (source, header, package, library) = match database {
-        DatabaseKind::Rocksdb => (
-            include_str!("engines/rocksdb.c"),
-            "rocksdb/c.h",
-            "librocksdb-dev",
-            "rocksdb",
-        ),
-        DatabaseKind::BerkeleyDb => (
-            include_str!("engines/berkeley-db.c"),
-            "db.h",
-            "libdb5.3-dev",
-            "db",
-        ),
-        DatabaseKind::Lmdb => (include_str!("engines/lmdb.c"), "lmdb.h", "liblmdb-dev", "lmdb"),
-        DatabaseKind::Postgresql | DatabaseKind::Mariadb | DatabaseKind::Sqlite => return None,
-    };
-    Some(EngineNeeds {
-        source,
-        header,
-        package,
-        library,
-    })
+    match database {
+        DatabaseKind::Rocksdb => Some(EngineNeeds {
+            source: include_str!("engines/rocksdb.c"),
+            header: "rocksdb/c.h",
+            package: "librocksdb-dev",
+            library: "rocksdb",
+        }),
+        DatabaseKind::BerkeleyDb => Some(EngineNeeds {
+            source: include_str!("engines/berkeley-db.c"),
+            header: "db.h",
+            package: "libdb5.3-dev",
+            library: "db",
+        }),
+        DatabaseKind::Lmdb => Some(EngineNeeds::LMDB),
+        _ => None,
+    }
 }
 
 /// A program around an engine.
 #[derive(Clone, Debug)]
-pub(super) struct EngineProgram {
+pub(crate) struct EngineProgram {
     program: PathBuf,
 }
 
 impl EngineProgram {
     /// Compiles the program; the error names what is missing here.
     pub(super) fn compile(site: &Testbed, database: DatabaseKind) -> Result<EngineProgram, BenchError> {
-        let name = database.id();
         let needed = needed(database).ok_or_else(|| {
             BenchError::InvalidRequest(format!("{} is not an embedded engine", database.label()))
         })?;
+        EngineProgram::build(site, database.id(), &needed, &[])
+    }
+
+    /// Compiles the program `name` with additional flags of the compiler.
+    pub(crate) fn build(
+        site: &Testbed,
+        name: &str,
+        needed: &EngineNeeds,
+        flags: &[&str],
+    ) -> Result<EngineProgram, BenchError> {
         let directory = site.directory().join("engines");
         fs::create_dir_all(&directory).context("make a directory for programs")?;
         let source = directory.join(format!("{name}.c"));
@@ -68,8 +85,8 @@ impl EngineProgram {
         let program = directory.join(name);
         let (from, to) = (source.to_string_lossy(), program.to_string_lossy());
         let library = format!("-l{}", needed.library);
-        let compiled = tool("cc", &["-O2", "-Wall", "-o", &to, &from, &library]);
-        compiled.map_err(
+        let words = [&["-O2", "-Wall"], flags, &["-o", &to, &from, &library]].concat();
+        tool("cc", &words).map_err(
             |error| match Path::new("/usr/include").join(needed.header).exists() {
                 true => error,
                 false => BenchError::InvalidRequest(format!(
@@ -79,6 +96,11 @@ impl EngineProgram {
             },
         )?;
         Ok(EngineProgram { program })
+    }
+
+    /// Path of the program.
+    pub(crate) fn path(&self) -> &Path {
+        &self.program
     }
 
     /// Starts an engine in a placement.
@@ -114,13 +136,13 @@ impl EngineSubject {
 }
 
 impl DatabaseSubject for EngineSubject {
-    fn round(&mut self, time: Duration) -> Result<Vec<(DatabaseWork, f64)>, BenchError> {
+    fn round(&mut self, time: Duration) -> Result<Vec<(DatabaseWork, WorkRate)>, BenchError> {
         let dir = self.placement.all().to_string_lossy();
         let (seconds, first) = (time.as_secs_f64().to_string(), self.committed.to_string());
         let said = self.run(&["put", &dir, self.mode, &seconds, &first])?;
         let (count, seconds) = parse_counts(&said)?;
         self.committed += count;
-        Ok(vec![(DatabaseWork::Insert, count as f64 / seconds)])
+        Ok(vec![(DatabaseWork::Insert, (count as f64 / seconds).into())])
     }
 
     fn end(self: Box<Self>) -> Result<(), BenchError> {

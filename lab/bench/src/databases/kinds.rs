@@ -20,6 +20,14 @@ pub enum DatabaseKind {
     BerkeleyDb,
     /// LMDB.
     Lmdb,
+    /// Redis with its append-only file.
+    Redis,
+    /// etcd, one node.
+    Etcd,
+    /// kine on SQLite, as k3s has it.
+    Kine,
+    /// NATS JetStream, a stream in files.
+    Jetstream,
 }
 
 /// Storage that a database's commits wait for.
@@ -53,6 +61,8 @@ pub enum DatabaseDisk {
 pub enum DatabaseWork {
     /// Transactions that insert one row or record.
     Insert,
+    /// The same from four clients.
+    InsertFour,
     /// pgbench's built-in TPC-B-like load, from one client.
     TpcB,
     /// The same load from eight clients.
@@ -65,13 +75,17 @@ pub enum DatabaseWork {
 
 impl DatabaseKind {
     /// All databases.
-    pub const ALL: [DatabaseKind; 6] = [
+    pub const ALL: [DatabaseKind; 10] = [
         DatabaseKind::Postgresql,
         DatabaseKind::Mariadb,
         DatabaseKind::Sqlite,
         DatabaseKind::Rocksdb,
         DatabaseKind::BerkeleyDb,
         DatabaseKind::Lmdb,
+        DatabaseKind::Redis,
+        DatabaseKind::Etcd,
+        DatabaseKind::Kine,
+        DatabaseKind::Jetstream,
     ];
 
     /// Name on the command line and in files.
@@ -83,6 +97,10 @@ impl DatabaseKind {
             DatabaseKind::Rocksdb => "rocksdb",
             DatabaseKind::BerkeleyDb => "berkeley-db",
             DatabaseKind::Lmdb => "lmdb",
+            DatabaseKind::Redis => "redis",
+            DatabaseKind::Etcd => "etcd",
+            DatabaseKind::Kine => "kine",
+            DatabaseKind::Jetstream => "jetstream",
         }
     }
 
@@ -95,6 +113,10 @@ impl DatabaseKind {
             DatabaseKind::Rocksdb => "RocksDB",
             DatabaseKind::BerkeleyDb => "Berkeley DB",
             DatabaseKind::Lmdb => "LMDB",
+            DatabaseKind::Redis => "Redis",
+            DatabaseKind::Etcd => "etcd",
+            DatabaseKind::Kine => "kine",
+            DatabaseKind::Jetstream => "JetStream",
         }
     }
 
@@ -115,8 +137,17 @@ impl DatabaseKind {
         match self {
             DatabaseKind::Postgresql => &[DatabaseWork::Insert, DatabaseWork::TpcB, DatabaseWork::TpcBEight],
             DatabaseKind::Mariadb => &[DatabaseWork::Insert, DatabaseWork::Create, DatabaseWork::Drop],
+            _ if self.is_service() => &[DatabaseWork::Insert, DatabaseWork::InsertFour],
             _ => &[DatabaseWork::Insert],
         }
+    }
+
+    /// Whether this is a server with one directory, which clients write to over TCP.
+    pub fn is_service(self) -> bool {
+        matches!(
+            self,
+            DatabaseKind::Redis | DatabaseKind::Etcd | DatabaseKind::Kine | DatabaseKind::Jetstream
+        )
     }
 
     /// The database's setting that [`DatabaseStorage::Off`] stands for.
@@ -128,6 +159,10 @@ impl DatabaseKind {
             DatabaseKind::Rocksdb => "sync=false",
             DatabaseKind::BerkeleyDb => "DB_TXN_WRITE_NOSYNC",
             DatabaseKind::Lmdb => "MDB_NOSYNC",
+            DatabaseKind::Redis => "appendfsync everysec",
+            DatabaseKind::Etcd => "--unsafe-no-fsync",
+            DatabaseKind::Kine => "its default, synchronous=NORMAL",
+            DatabaseKind::Jetstream => "its default, sync_interval 2m",
         }
     }
 }
@@ -202,6 +237,7 @@ impl DatabaseWork {
     pub fn label(self) -> &'static str {
         match self {
             DatabaseWork::Insert => "insert",
+            DatabaseWork::InsertFour => "insert, 4 clients",
             DatabaseWork::TpcB => "TPC-B",
             DatabaseWork::TpcBEight => "TPC-B, 8 clients",
             DatabaseWork::Create => "create table",
@@ -270,7 +306,10 @@ impl PossibleLosses {
                     DatabaseKind::Mariadb => "up to 1 s, silently",
                     DatabaseKind::Sqlite => "since the last checkpoint, silently",
                     DatabaseKind::Rocksdb | DatabaseKind::BerkeleyDb => "up to 30 s, silently",
-                    DatabaseKind::Lmdb => "the whole database may be damaged",
+                    DatabaseKind::Lmdb | DatabaseKind::Etcd => "the whole database may be damaged",
+                    DatabaseKind::Redis => "up to 2 s, silently",
+                    DatabaseKind::Kine => "since the last checkpoint, silently",
+                    DatabaseKind::Jetstream => "up to 2 min, silently",
                 };
                 PossibleLosses {
                     crash: lost,

@@ -200,6 +200,11 @@ impl MariadbServer {
         Ok(server)
     }
 
+    /// The server's Unix socket.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     /// Inserts `count` rows one after the other; returns rows per second.
     pub(crate) fn insert(&mut self, count: usize) -> Result<f64, BenchError> {
         let rate = self.per_second(count, |n| {
@@ -266,7 +271,7 @@ impl MariadbServer {
     }
 
     /// Runs statements one after the other, each its own transaction; returns their output.
-    fn statements(&self, all: &[&str]) -> Result<String, BenchError> {
+    pub(crate) fn statements(&self, all: &[&str]) -> Result<String, BenchError> {
         let mut text = String::new();
         for statement in all {
             // Writing to a string cannot fail.

@@ -11,18 +11,23 @@
 //! | [`postgres`], [`mariadb`] | one server |
 //! | `servers` | both servers as compared |
 //! | `embedded`, [`sqlite`] | engines inside a program |
+//! | `services`, `nats` | servers with one directory, and their clients |
+//! | [`power`] | losses by power cuts |
 //! | [`claims`] | expected results |
 //! | [`output`] | files for programs and people |
 
 pub mod claims;
-mod embedded;
+pub(crate) mod embedded;
 pub mod kinds;
 pub mod mariadb;
+mod nats;
 pub mod output;
 mod placement;
 mod plot;
 pub mod postgres;
-mod servers;
+pub mod power;
+pub(crate) mod servers;
+mod services;
 pub mod sqlite;
 
 use std::time::Duration;
@@ -33,7 +38,7 @@ use serde::Serialize;
 use crate::bench_mount;
 use crate::device;
 use crate::error::BenchError;
-use crate::histogram::median;
+use crate::histogram::{LatencySummary, median};
 use crate::machine::MachineInfo;
 use crate::progress::ProgressEvent;
 use crate::testbed::Testbed;
@@ -43,7 +48,9 @@ pub use kinds::{DatabaseDisk, DatabaseKind, DatabaseStorage, DatabaseWork, Possi
 use mariadb::MariadbTemplate;
 use placement::{DatabasePlacement, DatabaseTestbed};
 use postgres::PostgresTemplate;
+use power::PowerCuts;
 use servers::{MariadbSubject, PostgresSubject};
+use services::{ServiceProgram, ServiceSubject};
 use sqlite::SqliteSubject;
 
 /// Parameters of a comparison.
@@ -59,6 +66,8 @@ pub struct DatabaseSpec {
     pub rounds: usize,
     /// Duration of each workload in a round.
     pub time: Duration,
+    /// Number of power cuts of each service on each storage.
+    pub cuts: usize,
     /// Wait policy of the lender.
     pub wait: WaitPolicy,
 }
@@ -76,6 +85,8 @@ pub struct DatabaseReport {
     pub versions: Vec<(DatabaseKind, String)>,
     /// The measured rates.
     pub cells: Vec<DatabaseCell>,
+    /// Losses by power cuts.
+    pub cuts: Vec<PowerCuts>,
     /// Expected results, and whether they are met.
     pub claims: Vec<DatabaseClaim>,
     /// Skipped measurements, each with its reason.
@@ -95,6 +106,34 @@ pub struct DatabaseCell {
     pub disk: DatabaseDisk,
     /// The median of the rounds.
     pub per_second: f64,
+    /// Medians of the rounds' latencies, median and 99th percentile in microseconds, where commits are timed
+    /// one by one.
+    pub latency_us: Option<[f64; 2]>,
+}
+
+/// A workload's rate in a round.
+#[derive(Clone, Copy, Debug)]
+struct WorkRate {
+    per_second: f64,
+    latency: Option<LatencySummary>,
+}
+
+impl From<f64> for WorkRate {
+    fn from(per_second: f64) -> WorkRate {
+        WorkRate {
+            per_second,
+            latency: None,
+        }
+    }
+}
+
+impl From<LatencySummary> for WorkRate {
+    fn from(latency: LatencySummary) -> WorkRate {
+        WorkRate {
+            per_second: latency.per_second,
+            latency: Some(latency),
+        }
+    }
 }
 
 impl DatabaseReport {
@@ -109,6 +148,12 @@ impl DatabaseReport {
         let wanted = (database, work, storage, disk);
         let of = |cell: &&DatabaseCell| (cell.database, cell.work, cell.storage, cell.disk) == wanted;
         self.cells.iter().find(of).map(|cell| cell.per_second)
+    }
+
+    /// Losses of a service on a storage, if power was cut.
+    pub fn cuts(&self, database: DatabaseKind, storage: DatabaseStorage) -> Option<&PowerCuts> {
+        let of = |cuts: &&PowerCuts| (cuts.database, cuts.storage) == (database, storage);
+        self.cuts.iter().find(of)
     }
 
     /// The rate over that of plain storage.
@@ -126,8 +171,8 @@ impl DatabaseReport {
 
 /// A database on one storage, running or ready to be started.
 trait DatabaseSubject {
-    /// Runs each workload for `time`; returns transactions per second.
-    fn round(&mut self, time: Duration) -> Result<Vec<(DatabaseWork, f64)>, BenchError>;
+    /// Runs each workload for `time`.
+    fn round(&mut self, time: Duration) -> Result<Vec<(DatabaseWork, WorkRate)>, BenchError>;
     /// Fails unless everything acknowledged is there; then removes the database.
     fn end(self: Box<Self>) -> Result<(), BenchError>;
 }
@@ -138,6 +183,7 @@ enum DatabaseInstall {
     Mariadb(MariadbTemplate),
     Sqlite,
     Engine(EngineProgram),
+    Service(ServiceProgram),
 }
 
 impl DatabaseInstall {
@@ -150,6 +196,9 @@ impl DatabaseInstall {
             DatabaseKind::Rocksdb | DatabaseKind::BerkeleyDb | DatabaseKind::Lmdb => {
                 DatabaseInstall::Engine(EngineProgram::compile(site, database)?)
             }
+            DatabaseKind::Redis | DatabaseKind::Etcd | DatabaseKind::Kine | DatabaseKind::Jetstream => {
+                DatabaseInstall::Service(ServiceProgram::find(database)?)
+            }
         })
     }
 
@@ -159,16 +208,18 @@ impl DatabaseInstall {
             DatabaseInstall::Mariadb(mariadb) => Some(mariadb.version().to_owned()),
             DatabaseInstall::Sqlite => Some(rusqlite::version().to_owned()),
             DatabaseInstall::Engine(_) => None,
+            DatabaseInstall::Service(service) => Some(service.version().to_owned()),
         }
     }
 
     fn start(
         &self,
         world: &DatabaseTestbed<'_>,
+        database: DatabaseKind,
         storage: DatabaseStorage,
         disk: DatabaseDisk,
     ) -> Result<Box<dyn DatabaseSubject + '_>, BenchError> {
-        let ground = DatabasePlacement::new(world, storage, disk)?;
+        let ground = DatabasePlacement::new(world, database, storage, disk)?;
         Ok(match self {
             DatabaseInstall::Postgresql(postgres) => {
                 Box::new(PostgresSubject::start(postgres, world, ground, storage)?)
@@ -178,6 +229,9 @@ impl DatabaseInstall {
             }
             DatabaseInstall::Sqlite => Box::new(SqliteSubject::start(world, ground, storage)?),
             DatabaseInstall::Engine(engine) => Box::new(engine.start(ground, storage)),
+            DatabaseInstall::Service(service) => {
+                Box::new(ServiceSubject::start(service, world, ground, storage)?)
+            }
         })
     }
 }
@@ -198,6 +252,7 @@ pub fn compare(
         rounds: spec.rounds,
         versions: Vec::new(),
         cells: Vec::new(),
+        cuts: Vec::new(),
         claims: Vec::new(),
         skipped: Vec::new(),
     };
@@ -214,9 +269,27 @@ pub fn compare(
         report
             .versions
             .extend(installed.version().map(|version| (database, version)));
+        let no_device = match &installed {
+            DatabaseInstall::Service(_) => device::possible().err(),
+            _ => None,
+        };
+        if let Some(why) = &no_device {
+            report.skipped.push(format!(
+                "{} on devices, and its power cuts: {why}",
+                database.label()
+            ));
+        }
         for &disk in &spec.disks {
+            if no_device.is_some() && disk == DatabaseDisk::Modelled {
+                continue;
+            }
             let cells = on_disk(&world, spec, &storages, database, &installed, disk, tell)?;
             report.cells.extend(cells);
+        }
+        if let DatabaseInstall::Service(service) = &installed {
+            report
+                .cuts
+                .extend(power_cuts(&world, spec, &storages, service, tell)?);
         }
     }
     report.claims = claims::all(&report);
@@ -244,6 +317,28 @@ fn possible(wanted: &[DatabaseStorage], skipped: &mut Vec<String>) -> Vec<Databa
     wanted.iter().filter(can).copied().collect()
 }
 
+/// Cuts the power of a service on each of its storages.
+fn power_cuts(
+    world: &DatabaseTestbed<'_>,
+    spec: &DatabaseSpec,
+    storages: &[DatabaseStorage],
+    service: &ServiceProgram,
+    tell: &mut dyn FnMut(ProgressEvent<'_>),
+) -> Result<Vec<PowerCuts>, BenchError> {
+    let is_cut = |storage: &&DatabaseStorage| spec.cuts > 0 && power::is_cut(**storage);
+    let cut = |&storage: &DatabaseStorage| {
+        let database = service.database();
+        let what = format!(
+            "cutting the power of {}, {}",
+            database.label(),
+            storage.label(database)
+        );
+        tell(ProgressEvent::Next(&what));
+        power::cut(world, service, storage, spec.cuts, spec.time)
+    };
+    storages.iter().filter(is_cut).map(cut).collect()
+}
+
 /// Measures all storages of a database on one disk.
 fn on_disk(
     world: &DatabaseTestbed<'_>,
@@ -259,7 +354,11 @@ fn on_disk(
         let (name, on) = (database.label(), disk.label());
         let what = format!("starting {name}, {}, {on}", storage.label(database));
         tell(ProgressEvent::Next(&what));
-        subjects.push((storage, installed.start(world, storage, disk)?, Vec::new()));
+        subjects.push((
+            storage,
+            installed.start(world, database, storage, disk)?,
+            Vec::new(),
+        ));
     }
     for round in 0..spec.rounds {
         let what = format!(
@@ -278,13 +377,21 @@ fn on_disk(
     for (storage, subject, rates) in subjects {
         subject.end()?;
         for &work in database.works() {
-            let of = rates.iter().filter(|(what, _)| *what == work);
+            let of = || {
+                rates
+                    .iter()
+                    .filter(|(what, _)| *what == work)
+                    .map(|(_, rate)| rate)
+            };
+            let latencies: Vec<LatencySummary> = of().filter_map(|rate| rate.latency).collect();
+            let latency = LatencySummary::median(&latencies);
             cells.push(DatabaseCell {
                 database,
                 work,
                 storage,
                 disk,
-                per_second: median(of.map(|(_, rate)| *rate).collect()),
+                per_second: median(of().map(|rate| rate.per_second).collect()),
+                latency_us: (!latencies.is_empty()).then_some([latency.p50_us, latency.p99_us]),
             });
         }
     }

@@ -4,14 +4,16 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use super::{
-    DatabaseDisk, DatabaseKind, DatabaseReport, DatabaseStorage, DatabaseWork, PossibleLosses, plot,
+    DatabaseCell, DatabaseDisk, DatabaseKind, DatabaseReport, DatabaseStorage, DatabaseWork, PossibleLosses,
+    PowerCuts, plot,
 };
 use crate::error::BenchError;
 use crate::paper::output::{ResultsDirectory, RunInfo};
+use crate::peers::output::microseconds;
 use crate::plot::thousands;
 
 /// The columns of the file with all figures.
-pub const HEADER: &str = "database,work,storage,disk,per_second,times_plain";
+pub const HEADER: &str = "database,work,storage,disk,per_second,times_plain,p50_us,p99_us";
 /// The document with the table.
 pub const TABLES: &str = "databases-results.md";
 
@@ -26,8 +28,12 @@ pub struct ComparisonRow {
     pub storage: DatabaseStorage,
     /// Transactions per second, and their ratio to plain storage, on each disk of [`DatabaseDisk::ALL`].
     pub rates: [Option<(f64, Option<f64>)>; 2],
+    /// Median and 99th percentile of a commit's latency in microseconds, on the same disks.
+    pub latencies_us: [Option<[f64; 2]>; 2],
     /// Possible losses.
     pub losses: PossibleLosses,
+    /// Measured losses by power cuts.
+    pub cuts: Option<PowerCuts>,
 }
 
 /// The rows in the table's order.
@@ -46,6 +52,13 @@ pub fn rows(report: &DatabaseReport) -> Vec<ComparisonRow> {
                         work,
                         storage,
                         rates,
+                        latencies_us: DatabaseDisk::ALL
+                            .map(|disk| latency(report, (database, work, storage, disk))),
+                        // Records are records: once for all of a database's works.
+                        cuts: report
+                            .cuts(database, storage)
+                            .copied()
+                            .filter(|_| work == DatabaseWork::Insert),
                         losses: PossibleLosses::of(database, storage),
                     });
                 }
@@ -53,6 +66,14 @@ pub fn rows(report: &DatabaseReport) -> Vec<ComparisonRow> {
         }
     }
     rows
+}
+
+fn latency(
+    report: &DatabaseReport,
+    wanted: (DatabaseKind, DatabaseWork, DatabaseStorage, DatabaseDisk),
+) -> Option<[f64; 2]> {
+    let of = |cell: &&DatabaseCell| (cell.database, cell.work, cell.storage, cell.disk) == wanted;
+    report.cells.iter().find(of)?.latency_us
 }
 
 /// Writes all files into `directory`, which is created if missing. Returns the files written.
@@ -76,14 +97,16 @@ fn csv(report: &DatabaseReport) -> String {
     for cell in &report.cells {
         let times = report.times_plain(cell.database, cell.work, cell.storage, cell.disk);
         let times = times.map(|times| format!("{times:.3}")).unwrap_or_default();
+        let latency = cell.latency_us.map(|[p50, p99]| format!("{p50:.1},{p99:.1}"));
         let _ = writeln!(
             text,
-            "{},{},{},{},{:.1},{times}",
+            "{},{},{},{},{:.1},{times},{}",
             cell.database.id(),
             cell.work.label().replace(',', ""),
             cell.storage.id(),
             cell.disk.id(),
             cell.per_second,
+            latency.as_deref().unwrap_or(","),
         );
     }
     text
@@ -99,6 +122,13 @@ pub fn rate_cells(rate: Option<(f64, Option<f64>)>) -> [String; 2] {
         _ => format!("{times:.1}"),
     });
     [thousands(rate), digits.unwrap_or_default()]
+}
+
+/// A median and a 99th percentile in a row.
+pub fn latency_cell(latency_us: Option<[f64; 2]>) -> String {
+    latency_us
+        .map(|latency| latency.map(microseconds).join(", "))
+        .unwrap_or_default()
 }
 
 fn tables(report: &DatabaseReport, run: &RunInfo) -> String {
@@ -118,22 +148,25 @@ fn tables(report: &DatabaseReport, run: &RunInfo) -> String {
     }
     let _ = writeln!(
         text,
-        "\n| database | does | on | a second, local disk | × plain | MODELLED disk | × plain | may lose: in a crash | with its lender or standby | with its disk |\n\
-         |---|---|---|---:|---:|---:|---:|---|---|---|"
+        "\n| database | does | on | a second, local disk | × plain | p50, p99 µs | MODELLED disk | × plain | p50, p99 µs | may lose: in a crash | measured, power cuts | with its lender or standby | with its disk |\n\
+         |---|---|---|---:|---:|---:|---:|---:|---:|---|---|---|---|"
     );
     for row in rows(report) {
         let [local, modelled] = row.rates.map(rate_cells);
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
             row.database.label(),
             row.work.label(),
             row.storage.label(row.database),
             local[0],
             local[1],
+            latency_cell(row.latencies_us[0]),
             modelled[0],
             modelled[1],
+            latency_cell(row.latencies_us[1]),
             row.losses.crash,
+            row.cuts.as_ref().map(PowerCuts::told).unwrap_or_default(),
             row.losses.both,
             row.losses.disk,
         );
@@ -152,7 +185,7 @@ fn tables(report: &DatabaseReport, run: &RunInfo) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{DatabaseCell, claims};
+    use super::super::claims;
     use super::*;
     use crate::machine::MachineInfo;
 
@@ -163,6 +196,14 @@ mod tests {
             rounds: 1,
             versions: vec![(DatabaseKind::Sqlite, "3".to_owned())],
             cells: Vec::new(),
+            cuts: vec![PowerCuts {
+                database: DatabaseKind::Sqlite,
+                storage: DatabaseStorage::Off,
+                cuts: 2,
+                acknowledged: 90,
+                lost: 50,
+                unusable: 1,
+            }],
             claims: Vec::new(),
             skipped: vec!["LMDB: there is no lmdb.h".to_owned()],
         };
@@ -178,6 +219,7 @@ mod tests {
                     storage,
                     disk,
                     per_second,
+                    latency_us: (storage == DatabaseStorage::Off).then_some([1.5, 1234.0]),
                 });
             }
         }
@@ -216,9 +258,11 @@ mod tests {
         assert_eq!(written.len(), 3);
         let text = std::fs::read_to_string(directory.path().join(TABLES)).unwrap();
         assert!(
-            text.contains("| SQLite | insert | netram VFS | 25,000 | 2.50 |"),
+            text.contains("| SQLite | insert | netram VFS | 25,000 | 2.50 |  | 25,000 |"),
             "{text}"
         );
+        let lost = "| 1.5, 1,234 | since the last checkpoint, silently | 50 of 90, in 2 cuts; 1 × it did not start |";
+        assert!(text.contains(lost), "{text}");
         assert!(text.contains("**not held**") && text.contains("lmdb.h"), "{text}");
         let picture = std::fs::read_to_string(directory.path().join("databases.svg")).unwrap();
         for text in [">SQLite, insert<", ">netram VFS<", ">25,000 (25,000)<"] {

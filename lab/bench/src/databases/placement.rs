@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use netram_proto::journal::CommitRule;
 use netram_transport::WaitPolicy;
 
-use super::kinds::{DatabaseDisk, DatabaseStorage};
+use super::kinds::{DatabaseDisk, DatabaseKind, DatabaseStorage};
 use crate::bench_mount::BenchMount;
 use crate::device::{self, BlockDevice};
 use crate::error::{BenchError, ErrorContext};
@@ -51,21 +51,22 @@ impl<'s> DatabaseTestbed<'s> {
 pub(super) struct DatabasePlacement {
     directory: PathBuf,
     mount: Option<BenchMount>,
-    volume: Option<VolumePlacement>,
+    device: Option<DevicePlacement>,
     environment: Vec<(String, String)>,
 }
 
-/// Fields drop in this order.
-struct VolumePlacement {
+/// A file system on a device. Fields drop in this order.
+struct DevicePlacement {
     mounted: device::TestFilesystem,
     attachment: BlockDevice,
-    _volume: VolumeDirectory,
+    _volume: Option<VolumeDirectory>,
 }
 
 impl DatabasePlacement {
-    /// Creates a place; a storage on neither mount nor volume is plain.
+    /// Creates a place for a database; a storage on neither mount nor volume is plain.
     pub(super) fn new(
         world: &DatabaseTestbed<'_>,
+        database: DatabaseKind,
         storage: DatabaseStorage,
         disk: DatabaseDisk,
     ) -> Result<DatabasePlacement, BenchError> {
@@ -76,14 +77,18 @@ impl DatabasePlacement {
             environment: environment(world, &directory, disk)?,
             directory,
             mount: None,
-            volume: None,
+            device: None,
         };
         match storage {
             DatabaseStorage::Mount => {
                 let mount = BenchMount::begin(site, world.lender.address(), disk.slower_us())?;
                 ground.mount = Some(mount);
             }
-            DatabaseStorage::Disk => ground.volume = Some(volume(world, disk)?),
+            DatabaseStorage::Disk => ground.device = Some(volume(world, disk)?),
+            // Go programs call the kernel themselves, past a preloaded library.
+            _ if database.is_service() && disk == DatabaseDisk::Modelled => {
+                ground.device = Some(slow_device(world, disk)?);
+            }
             DatabaseStorage::Plain
             | DatabaseStorage::Vfs
             | DatabaseStorage::RemoteWrite
@@ -94,8 +99,8 @@ impl DatabasePlacement {
 
     /// Directory of the database's data.
     pub(super) fn data(&self) -> &Path {
-        match &self.volume {
-            Some(volume) => volume.mounted.path(),
+        match &self.device {
+            Some(device) => device.mounted.path(),
             None => &self.directory,
         }
     }
@@ -120,9 +125,9 @@ impl DatabasePlacement {
         if let Some(mount) = self.mount {
             mount.end()?;
         }
-        if let Some(volume) = self.volume {
-            volume.mounted.unmount()?;
-            volume.attachment.release()?;
+        if let Some(device) = self.device {
+            device.mounted.unmount()?;
+            device.attachment.release()?;
         }
         fs::remove_dir_all(&self.directory).context("remove a database's directory")
     }
@@ -141,7 +146,7 @@ fn environment(
     Ok(named.map(|(name, value)| (name.to_owned(), value)).into())
 }
 
-fn volume(world: &DatabaseTestbed<'_>, disk: DatabaseDisk) -> Result<VolumePlacement, BenchError> {
+fn volume(world: &DatabaseTestbed<'_>, disk: DatabaseDisk) -> Result<DevicePlacement, BenchError> {
     let holders = VolumeRedundancy {
         lenders: vec![world.lender.address().clone()],
         rule: Some(CommitRule::Any),
@@ -154,10 +159,20 @@ fn volume(world: &DatabaseTestbed<'_>, disk: DatabaseDisk) -> Result<VolumePlace
     };
     let what = DeviceSource::Volume(place.path().to_owned(), slow);
     let attachment = BlockDevice::of_volume(world.site, place.path(), what, None)?;
-    Ok(VolumePlacement {
+    Ok(DevicePlacement {
         mounted: device::TestFilesystem::new(world.site, attachment.path(), "ext4")?,
         attachment,
-        _volume: place,
+        _volume: Some(place),
+    })
+}
+
+/// A device on the local disk that takes longer to flush.
+fn slow_device(world: &DatabaseTestbed<'_>, disk: DatabaseDisk) -> Result<DevicePlacement, BenchError> {
+    let attachment = BlockDevice::of_modelled_disk(world.site, VOLUME_BYTES, disk.slower_us())?;
+    Ok(DevicePlacement {
+        mounted: device::TestFilesystem::new(world.site, attachment.path(), "ext4")?,
+        attachment,
+        _volume: None,
     })
 }
 

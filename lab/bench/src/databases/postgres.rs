@@ -195,6 +195,11 @@ impl PostgresTemplate {
 }
 
 impl PostgresServer<'_> {
+    /// The server's Unix socket.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.sockets.join(".s.PGSQL.5432")
+    }
+
     /// Runs one of PostgreSQL's programs, connected to this server, to its end.
     pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Result<String, BenchError> {
         self.run_with("", program, arguments)

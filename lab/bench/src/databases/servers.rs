@@ -2,14 +2,16 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
-use super::DatabaseSubject;
 use super::kinds::{DatabaseStorage, DatabaseWork};
 use super::mariadb::{self, MariadbTemplate};
 use super::placement::{DatabasePlacement, DatabaseTestbed, move_contents};
 use super::postgres::{self, PgbenchLoad, PostgresTemplate};
+use super::{DatabaseSubject, WorkRate};
 use crate::error::{BenchError, ErrorContext};
+use crate::testbed::Testbed;
 use crate::tool::wait_until;
 
 const CLIENTS: usize = 8;
@@ -57,7 +59,13 @@ impl<'p> PostgresSubject<'p> {
         }
         let server = postgres.start(world.site, &data, &setup)?;
         let standby = match storage {
-            DatabaseStorage::RemoteWrite => Some(standby(postgres, world, &ground, &server)?),
+            DatabaseStorage::RemoteWrite => Some(standby(
+                postgres,
+                world.site,
+                ground.data(),
+                ground.environment(),
+                &server,
+            )?),
             _ => None,
         };
         Ok(PostgresSubject {
@@ -75,14 +83,15 @@ impl<'p> PostgresSubject<'p> {
     }
 }
 
-/// A standby that receives another server's log, on the same machine and disk.
-fn standby<'p>(
+/// A standby that receives another server's log, on the same machine. Its files are in `place`.
+pub(crate) fn standby<'p>(
     postgres: &'p PostgresTemplate,
-    world: &DatabaseTestbed<'_>,
-    ground: &DatabasePlacement,
+    site: &Testbed,
+    place: &Path,
+    environment: &[(String, String)],
     of: &postgres::PostgresServer<'_>,
 ) -> Result<postgres::PostgresServer<'p>, BenchError> {
-    let data = ground.data().join("standby");
+    let data = place.join("standby");
     fs::create_dir(&data).context("make a standby's directory")?;
     let private = fs::Permissions::from_mode(0o700);
     fs::set_permissions(&data, private).context("make a standby's directory")?;
@@ -94,9 +103,9 @@ fn standby<'p>(
     )?;
     let setup = postgres::PostgresSetup {
         settings: Vec::new(),
-        environment: ground.environment().to_vec(),
+        environment: environment.to_vec(),
     };
-    let standby = postgres.start(world.site, &data, &setup)?;
+    let standby = postgres.start(site, &data, &setup)?;
     wait_until("the standby follows", || {
         let ask = "select count(*) from pg_stat_replication where sync_state = 'sync'";
         let said = of.run("psql", &["--no-align", "--tuples-only", "--command", ask])?;
@@ -106,7 +115,7 @@ fn standby<'p>(
 }
 
 impl DatabaseSubject for PostgresSubject<'_> {
-    fn round(&mut self, time: Duration) -> Result<Vec<(DatabaseWork, f64)>, BenchError> {
+    fn round(&mut self, time: Duration) -> Result<Vec<(DatabaseWork, WorkRate)>, BenchError> {
         let insert = self.server.bench(PgbenchLoad::Insert, 1, time, self.options)?;
         let one = self.server.bench(PgbenchLoad::TpcB, 1, time, self.options)?;
         let eight = self
@@ -115,9 +124,9 @@ impl DatabaseSubject for PostgresSubject<'_> {
         self.inserted += insert.transactions;
         self.transferred += one.transactions + eight.transactions;
         Ok(vec![
-            (DatabaseWork::Insert, insert.per_second),
-            (DatabaseWork::TpcB, one.per_second),
-            (DatabaseWork::TpcBEight, eight.per_second),
+            (DatabaseWork::Insert, insert.per_second.into()),
+            (DatabaseWork::TpcB, one.per_second.into()),
+            (DatabaseWork::TpcBEight, eight.per_second.into()),
         ])
     }
 
@@ -171,13 +180,16 @@ impl MariadbSubject {
 }
 
 impl DatabaseSubject for MariadbSubject {
-    fn round(&mut self, time: Duration) -> Result<Vec<(DatabaseWork, f64)>, BenchError> {
+    fn round(&mut self, time: Duration) -> Result<Vec<(DatabaseWork, WorkRate)>, BenchError> {
         let many = |per_second: f64| (per_second * time.as_secs_f64()).ceil() as usize;
         let tables = many(TABLES_PER_SECOND);
         Ok(vec![
-            (DatabaseWork::Insert, self.server.insert(many(ROWS_PER_SECOND))?),
-            (DatabaseWork::Create, self.server.create(tables)?),
-            (DatabaseWork::Drop, self.server.drop_tables(tables)?),
+            (
+                DatabaseWork::Insert,
+                self.server.insert(many(ROWS_PER_SECOND))?.into(),
+            ),
+            (DatabaseWork::Create, self.server.create(tables)?.into()),
+            (DatabaseWork::Drop, self.server.drop_tables(tables)?.into()),
         ])
     }
 

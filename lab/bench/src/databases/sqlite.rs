@@ -7,10 +7,10 @@ use netram_sql_stores::register_vfs;
 use rusqlite::{Connection, OpenFlags, params};
 use serde::{Deserialize, Serialize};
 
-use super::DatabaseSubject;
 use super::embedded::{must_have, parse_counts};
 use super::kinds::{DatabaseStorage, DatabaseWork};
 use super::placement::{DatabasePlacement, DatabaseTestbed};
+use super::{DatabaseSubject, WorkRate};
 use crate::child::{ChildJob, PART, role_argument};
 use crate::error::{BenchError, ErrorContext};
 use crate::testbed::Testbed;
@@ -143,10 +143,10 @@ pub(crate) fn adopt(site: &Testbed, path: &Path, lender: &str) -> Result<(), Ben
 }
 
 impl DatabaseSubject for SqliteSubject {
-    fn round(&mut self, time: Duration) -> Result<Vec<(DatabaseWork, f64)>, BenchError> {
+    fn round(&mut self, time: Duration) -> Result<Vec<(DatabaseWork, WorkRate)>, BenchError> {
         let (count, seconds) = parse_counts(&self.run(Some(time.as_secs_f64()))?)?;
         self.committed += count;
-        Ok(vec![(DatabaseWork::Insert, count as f64 / seconds)])
+        Ok(vec![(DatabaseWork::Insert, (count as f64 / seconds).into())])
     }
 
     fn end(self: Box<Self>) -> Result<(), BenchError> {

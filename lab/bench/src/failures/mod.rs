@@ -4,7 +4,6 @@
 //! A missing acknowledged write, or a volume that opens silently without it, is an error
 //! ([`FailureReport::wrong`]), not a row. Needs root, FUSE, loop devices and fio.
 
-mod disk;
 mod load;
 mod scenarios;
 mod testbed;

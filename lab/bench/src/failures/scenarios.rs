@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::time::{Duration, SystemTime};
 
-use super::disk::ClientDisk;
 use super::load::{FioLoad, FioPattern, FioResult, TimeRange, verify};
 use super::testbed::{FailureTestbed, MEMBERS};
 use super::{FailureRow, LndFailure, Reliability, WatchTimes};
+use crate::client_disk::ClientDisk;
 use crate::error::BenchError;
 use crate::namespaces::NamespacePair;
 use crate::testbed::Testbed;

@@ -24,6 +24,8 @@ use crate::tool::finish;
 const PYTHON_JOB: &str = include_str!("job.py");
 /// Bytes that a lender lends beyond the program's memory.
 const SPARE_BYTES: u64 = 64 << 20;
+/// Maximum bytes that it lends beyond that for pages of a run that has just ended.
+const ENDED_BYTES_MAX: u64 = 1 << 30;
 
 /// Resources that the runs need.
 pub(super) struct FarTestbed<'s> {
@@ -79,7 +81,8 @@ impl<'s> FarTestbed<'s> {
             wait: WaitPolicy::default(),
             core: None,
         };
-        let memory = (self.spec.bytes * 2 + SPARE_BYTES).to_string();
+        let bytes = self.spec.bytes;
+        let memory = (bytes + bytes.min(ENDED_BYTES_MAX) + SPARE_BYTES).to_string();
         for _ in 0..self.spec.copies {
             self.lenders.push(self.site.page_lender(spec, &memory)?);
         }

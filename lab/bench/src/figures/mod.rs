@@ -3,6 +3,7 @@
 //! `docs/design/testing.md` explains each bound. A figure that misses its bound is printed like one that
 //! meets it.
 
+mod busy;
 mod crash;
 mod far;
 mod memory;
@@ -202,6 +203,8 @@ fn all_commits(
     figures.push(threads(site, effort)?);
     tell("one lender under one to eight clients");
     figures.extend(clients(site, effort)?);
+    tell("commits beside threads that compute");
+    figures.push(busy::commits(site)?);
     tell("allocations on the way of a commit");
     figures.push(memory::allocations(site)?);
     Ok(figures)

@@ -7,8 +7,12 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
-use super::{ScoreboardRow, volume};
+use netram_transport::WaitPolicy;
+
+use super::{RatioBound, ScoreboardRow, volume};
 use crate::bench_mount::{self, BenchMount};
+use crate::commit::{self, CommitEffort, CommitSpec};
+use crate::empty_file::EmptyFileServer;
 use crate::error::{BenchError, ErrorContext};
 use crate::histogram::median;
 use crate::testbed::Testbed;
@@ -19,6 +23,8 @@ const BYTES: usize = 512;
 const FILE_BYTES: u64 = 16 << 20;
 const ROUNDS: usize = 5;
 const WARM_UP: Duration = Duration::from_millis(300);
+/// A synced write may take this much longer than an empty server and one member together.
+const OVER_EMPTY_MAX: f64 = 1.3;
 /// Time that a slower disk adds to each sync, in µs.
 const SLOW_SYNC_US: f64 = 1000.0;
 
@@ -27,6 +33,16 @@ const SLOW_SYNC_US: f64 = 1000.0;
 enum SyncMethod {
     Call,
     Open,
+}
+
+impl SyncMethod {
+    /// Flags with which the file is opened.
+    fn flags(self) -> OFlags {
+        match self {
+            SyncMethod::Call => OFlags::empty(),
+            SyncMethod::Open => OFlags::DSYNC,
+        }
+    }
 }
 
 fn open(dir: &Path, way: SyncMethod) -> Result<File, BenchError> {
@@ -42,18 +58,13 @@ fn open(dir: &Path, way: SyncMethod) -> Result<File, BenchError> {
         made.write_all_at(&vec![0; 1 << 20], at).context("fill a file")?;
     }
     made.sync_all().context("sync a file")?;
-    let flags = match way {
-        SyncMethod::Call => OFlags::empty(),
-        SyncMethod::Open => OFlags::DSYNC,
-    };
     let mut options = OpenOptions::new();
-    options.write(true).custom_flags(flags.bits().cast_signed());
+    options.write(true).custom_flags(way.flags().bits().cast_signed());
     options.open(&path).context("open a file")
 }
 
 /// Median time of a synced write, in µs.
-fn round(dir: &Path, way: SyncMethod, time: Duration) -> Result<f64, BenchError> {
-    let file = open(dir, way)?;
+fn round(file: &File, way: SyncMethod, time: Duration) -> Result<f64, BenchError> {
     let (mut took, until) = (Vec::new(), Instant::now() + time);
     let mut at = 0;
     while Instant::now() < until {
@@ -98,11 +109,11 @@ pub(super) fn files(
             "write to a file opened O_DSYNC",
         ),
     ] {
-        round(mounted.dir(), way, WARM_UP)?;
+        round(&open(mounted.dir(), way)?, way, WARM_UP)?;
         let (mut on_mount, mut beside) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            on_mount.push(round(mounted.dir(), way, time)?);
-            beside.push(round(&plain, way, time)?);
+            on_mount.push(round(&open(mounted.dir(), way)?, way, time)?);
+            beside.push(round(&open(&plain, way)?, way, time)?);
         }
         let (on_mount, beside) = (median(on_mount), median(beside));
         let whole = format!("{what}, {BYTES} B, on a mount; floor: beside it, on the same disk");
@@ -119,6 +130,52 @@ pub(super) fn files(
             ));
         }
     }
+    figures.push(over_empty(site, &mounted, time, quick)?);
     mounted.end()?;
     Ok(figures)
+}
+
+/// A synced write beside an empty server's, plus a commit to one member.
+fn over_empty(
+    site: &Testbed,
+    mounted: &BenchMount,
+    time: Duration,
+    quick: bool,
+) -> Result<ScoreboardRow, BenchError> {
+    let way = SyncMethod::Call;
+    let member = CommitSpec {
+        record_bytes: BYTES,
+        wait: WaitPolicy::default(),
+        ..CommitSpec::default()
+    };
+    let effort = CommitEffort {
+        round: time,
+        ..if quick {
+            CommitEffort::QUICK
+        } else {
+            CommitEffort::FULL
+        }
+    };
+    let commit = commit::measure(site, &member, effort)?.commit.p50_us;
+    let empty = EmptyFileServer::begin(site, FILE_BYTES)?;
+    let (file, nowhere) = (open(mounted.dir(), way)?, empty.open(way.flags())?);
+    round(&nowhere, way, WARM_UP)?;
+    let (mut on_mount, mut floor, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let took = round(&file, way, time)?;
+        let least = round(&nowhere, way, time)? + commit;
+        on_mount.push(took);
+        floor.push(least);
+        ratios.push(took / least);
+    }
+    let what = format!(
+        "write and fdatasync, {BYTES} B, on a mount; floor: an empty FUSE server, plus a commit to one member"
+    );
+    let (value, floor, bound) = (
+        median(on_mount),
+        median(floor),
+        RatioBound::AtMost(OVER_EMPTY_MAX),
+    );
+    let row = ScoreboardRow::new("mount-over-empty", what, "us p50", value, Some(floor), bound);
+    Ok(row.with_ratio(median(ratios)))
 }

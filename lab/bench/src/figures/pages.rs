@@ -7,14 +7,14 @@ use netram_far::{BarePager, WordAccess};
 use netram_far_machine::limit::PAGE_BYTES;
 use netram_transport::{NetAddress, WaitPolicy};
 
-use super::words::{FilledVector, fill_vector, value};
-use super::{RatioBound, ScoreboardRow, volume};
+use super::words::{FilledVector, copies_in_words, fill_vector, page_lenders, value};
+use super::{RatioBound, ScoreboardRow};
 use crate::delay::DelayProxy;
 use crate::echo::{EchoClient, EchoServer, ExchangeSizes};
 use crate::error::{BenchError, ErrorContext};
 use crate::histogram::median;
 use crate::socket::{PollPause, RawSocket};
-use crate::testbed::Testbed;
+use crate::testbed::{LenderProcess, Testbed};
 
 const MEMORY: &str = "160MiB";
 /// Number of pages, and of local ones.
@@ -25,6 +25,8 @@ const VALUES: usize = PAGE_BYTES / 8;
 const ROUNDS: usize = 5;
 /// References to random pages in one round.
 const REFERENCES: usize = 6000;
+/// Number of threads that fault at once.
+const THREADS: usize = 4;
 /// Minimum time of a missed reference. A reference to a hidden local page may take as long; those are some
 /// hundredths of all.
 const MISS_TIME_MIN: Duration = Duration::from_micros(3);
@@ -81,7 +83,55 @@ fn page_sender(
     Ok((pinger, socket))
 }
 
-fn fault(site: &Testbed, filled: &FilledVector) -> Result<ScoreboardRow, BenchError> {
+/// References to random pages per second, by some threads at once.
+fn references(values: &[u64], threads: usize, seed: u64) -> Result<f64, BenchError> {
+    let began = Instant::now();
+    let read = |thread: usize| {
+        let mut state = seed << 8 | thread as u64;
+        (0..REFERENCES / threads).all(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let first = (state >> 33) as usize % PAGES * VALUES;
+            values[first] == value(first)
+        })
+    };
+    let right = std::thread::scope(|scope| {
+        let started: Vec<_> = (0..threads)
+            .map(|thread| scope.spawn(move || read(thread)))
+            .collect();
+        { started.into_iter() }.all(|thread| thread.join().unwrap_or(false))
+    });
+    if !right {
+        return Err(BenchError::InvalidRequest(
+            "a thread found a value that was not written".to_owned(),
+        ));
+    }
+    Ok((REFERENCES / threads * threads) as f64 / began.elapsed().as_secs_f64())
+}
+
+fn threads(filled: &FilledVector, id: &'static str, copies: &str) -> Result<ScoreboardRow, BenchError> {
+    let values = filled.vec.as_slice();
+    let (mut ones, mut fours, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..ROUNDS as u64 {
+        let one = references(values, 1, 2 * round)?;
+        let four = references(values, THREADS, 2 * round + 1)?;
+        ratios.push(four / one);
+        ones.push(one);
+        fours.push(four);
+    }
+    let what = format!(
+        "references to random pages by {THREADS} threads at once, a quarter local, {copies}; floor: by one thread"
+    );
+    let (value, floor) = (median(fours), Some(median(ones)));
+    let figure = ScoreboardRow::new(id, what, "refs/s", value, floor, RatioBound::AtLeast(1.5));
+    Ok(figure.with_ratio(median(ratios)))
+}
+
+fn fault(
+    site: &Testbed,
+    filled: &FilledVector,
+    id: &'static str,
+    copies: &str,
+) -> Result<ScoreboardRow, BenchError> {
     let (_pinger, socket) = page_sender(site, PAGE_BYTES, Ok)?;
     let pager = BarePager::open(PAGES, WaitPolicy::default(), move |page, bytes| {
         let came = socket.send_all(&[0; REQUEST_BYTES]).is_ok()
@@ -101,16 +151,12 @@ fn fault(site: &Testbed, filled: &FilledVector) -> Result<ScoreboardRow, BenchEr
         arenas.push(arena);
         bares.push(bare);
     }
-    let what = "a fault on a page at a lender, a quarter local, encrypted; floor: the barest pager and a bare TCP exchange of a page";
-    let floor = Some(median(bares));
-    let figure = ScoreboardRow::new(
-        "far-fault",
-        what.to_owned(),
-        "us p50",
-        median(arenas),
-        floor,
-        RatioBound::AtMost(1.3),
+    let what = format!(
+        "a fault on a page at a lender, a quarter local, {copies}, encrypted; floor: the barest pager and a bare TCP exchange \
+         of a page"
     );
+    let floor = Some(median(bares));
+    let figure = ScoreboardRow::new(id, what, "us p50", median(arenas), floor, RatioBound::AtMost(1.3));
     Ok(figure.with_ratio(median(ratios)))
 }
 
@@ -153,6 +199,7 @@ fn scanned(
     site: &Testbed,
     filled: &FilledVector,
     (id, megabits): (&'static str, Option<u32>),
+    copies: &str,
 ) -> Result<ScoreboardRow, BenchError> {
     let mut narrow = None;
     let (_pinger, socket) = page_sender(site, STREAM_BYTES, |address| match megabits {
@@ -176,34 +223,47 @@ fn scanned(
         None => "over loopback".to_owned(),
         Some(megabits) => format!("over a MODELLED link of {megabits} Mbit/s"),
     };
-    let what =
-        format!("pages at a lender read one after the other, a quarter local, {link}; floor: the bare link");
+    let what = format!(
+        "pages at a lender read one after the other, a quarter local, {copies}, {link}; floor: the bare link"
+    );
     let (value, floor) = (median(scans), Some(median(streams)));
     let figure = ScoreboardRow::new(id, what, "MB/s", value, floor, RatioBound::AtLeast(0.7));
     Ok(figure.with_ratio(median(ratios)))
 }
 
+/// Ids of the rows over loopback with one copy of each page, and with two.
+const IDS: [[&str; 3]; 2] = [
+    ["far-fault", "far-fault-threads", "far-scan"],
+    [
+        "far-fault-2-copies",
+        "far-fault-threads-2-copies",
+        "far-scan-2-copies",
+    ],
+];
+
 pub(super) fn pages(site: &Testbed, skipped: &mut Vec<String>) -> Result<Vec<ScoreboardRow>, BenchError> {
-    let lender = site.page_lender(volume::spec(None), MEMORY)?;
     let table = (PAGES * VALUES, (LOCAL * PAGE_BYTES) as u64);
+    let access = (WordAccess::Never, true);
     let mut figures = Vec::new();
-    let links = [
-        ("far-scan", None),
-        ("far-scan-1g", Some(1000)),
-        ("far-scan-2g5", Some(2500)),
-    ];
-    for (id, megabits) in links {
-        let narrow = megabits
-            .map(|megabits| DelayProxy::narrow(site.program(), lender.address(), megabits, site.directory()))
-            .transpose()?;
-        let address = { narrow.as_ref() }.map_or(lender.address(), |(_, address)| address);
-        let Some(filled) = fill_vector(site, address, table, (WordAccess::Never, true), skipped)? else {
+    for (index, ids) in IDS.iter().enumerate() {
+        let lenders = page_lenders(site, index + 1, MEMORY)?;
+        let addresses: Vec<&NetAddress> = lenders.iter().map(LenderProcess::address).collect();
+        let Some(filled) = fill_vector(site, &addresses, table, access, skipped)? else {
             return Ok(figures);
         };
-        if megabits.is_none() {
-            figures.push(fault(site, &filled)?);
-        }
-        figures.push(scanned(site, &filled, (id, megabits))?);
+        let copies = copies_in_words(lenders.len());
+        figures.push(fault(site, &filled, ids[0], copies)?);
+        figures.push(threads(&filled, ids[1], copies)?);
+        figures.push(scanned(site, &filled, (ids[2], None), copies)?);
+    }
+    let lenders = page_lenders(site, 1, MEMORY)?;
+    for (id, megabits) in [("far-scan-1g", 1000), ("far-scan-2g5", 2500)] {
+        let (_narrow, address) =
+            DelayProxy::narrow(site.program(), lenders[0].address(), megabits, site.directory())?;
+        let Some(filled) = fill_vector(site, &[&address], table, access, skipped)? else {
+            return Ok(figures);
+        };
+        figures.push(scanned(site, &filled, (id, Some(megabits)), copies_in_words(1))?);
     }
     Ok(figures)
 }

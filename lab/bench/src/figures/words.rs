@@ -7,7 +7,7 @@ use netram_transport::NetAddress;
 
 use super::{ScoreboardRow, volume};
 use crate::error::{BenchError, ErrorContext};
-use crate::testbed::Testbed;
+use crate::testbed::{LenderProcess, Testbed};
 
 /// Number of rows and columns of TRANS's matrix; each row is longer than a page.
 const SIDE: usize = 6000;
@@ -34,10 +34,11 @@ pub(super) fn value(index: usize) -> u64 {
     (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// `None` if this process may not use `userfaultfd`, which `skipped` then says.
+/// Each lender gets a copy of every page. `None` if this process may not use `userfaultfd`, which `skipped`
+/// then says.
 pub(super) fn fill_vector(
     site: &Testbed,
-    lender: &NetAddress,
+    lenders: &[&NetAddress],
     (length, local_bytes): (usize, u64),
     (words, look_ahead): (WordAccess, bool),
     skipped: &mut Vec<String>,
@@ -48,9 +49,9 @@ pub(super) fn fill_vector(
         words,
         look_ahead,
         remote_pages: RemotePagesConfig {
-            lenders: vec![lender.clone()],
+            lenders: lenders.iter().map(|&lender| lender.clone()).collect(),
             security: site.security(true),
-            copies: 1,
+            copies: lenders.len(),
             ..RemotePagesConfig::default()
         },
         ..ArenaConfig::default()
@@ -155,42 +156,86 @@ fn lookups(filled: &FilledVector, batch: Option<usize>) -> Result<f64, BenchErro
     Ok(seconds * 1e6 / LOOKUPS as f64)
 }
 
+/// Ids of the rows with one copy of each page, and with two.
+const IDS: [[&str; 4]; 2] = [
+    ["far-trans", "far-trans-ahead", "far-lookups", "far-lookup"],
+    [
+        "far-trans-2-copies",
+        "far-trans-ahead-2-copies",
+        "far-lookups-2-copies",
+        "far-lookup-2-copies",
+    ],
+];
+
 pub(super) fn words(site: &Testbed, skipped: &mut Vec<String>) -> Result<Vec<ScoreboardRow>, BenchError> {
-    let lender = site.page_lender(volume::spec(None), MEMORY)?;
     let mut figures = Vec::new();
+    for (index, ids) in IDS.iter().enumerate() {
+        let lenders = page_lenders(site, index + 1, MEMORY)?;
+        let addresses: Vec<&NetAddress> = lenders.iter().map(LenderProcess::address).collect();
+        words_with(site, &addresses, ids, &mut figures, skipped)?;
+    }
+    Ok(figures)
+}
+
+fn words_with(
+    site: &Testbed,
+    lenders: &[&NetAddress],
+    ids: &[&'static str; 4],
+    figures: &mut Vec<ScoreboardRow>,
+    skipped: &mut Vec<String>,
+) -> Result<(), BenchError> {
     let (matrix, table) = ((SIDE * SIDE, TRANS_LOCAL), (TABLE, TABLE_LOCAL));
+    let copies = copies_in_words(lenders.len());
     // Pages one by one, as in the paper; then with prefetching.
     for (id, look_ahead, floor) in [
-        ("far-trans", false, "by pages, none of which comes ahead"),
-        ("far-trans-ahead", true, "by pages that come ahead"),
+        (ids[0], false, "by pages, none of which comes ahead"),
+        (ids[1], true, "by pages that come ahead"),
     ] {
         let access = (WordAccess::Measured, look_ahead);
-        let Some(mut filled_matrix) = fill_vector(site, lender.address(), matrix, access, skipped)? else {
-            return Ok(figures);
+        let Some(mut filled_matrix) = fill_vector(site, lenders, matrix, access, skipped)? else {
+            return Ok(());
         };
         let by_words = exchange(&mut filled_matrix, true)?;
         in_place(&filled_matrix, true)?;
         let by_pages = exchange(&mut filled_matrix, false)?;
         in_place(&filled_matrix, false)?;
         let what = format!(
-            "TRANS: {COLUMNS} columns of {SIDE} x {SIDE} values exchanged with its rows, 16 MiB local, by words; floor: {floor}"
+            "TRANS: {COLUMNS} columns of {SIDE} x {SIDE} values exchanged with its rows, 16 MiB local, {copies}, by words; \
+             floor: {floor}"
         );
         figures.push(ScoreboardRow::faster(id, what, "s", by_words, by_pages, 100.0));
     }
-    let Some(by_pages) = fill_vector(site, lender.address(), table, (WordAccess::Never, true), skipped)?
-    else {
-        return Ok(figures);
+    let Some(by_pages) = fill_vector(site, lenders, table, (WordAccess::Never, true), skipped)? else {
+        return Ok(());
     };
     let paged = lookups(&by_pages, None)?;
     drop(by_pages);
-    for (id, batch, least) in [("far-lookups", BATCH, 5.0), ("far-lookup", 1, 1.0)] {
+    for (id, batch, least) in [(ids[2], BATCH, 5.0), (ids[3], 1, 1.0)] {
         let access = (WordAccess::Measured, true);
-        let Some(by_words) = fill_vector(site, lender.address(), table, access, skipped)? else {
-            return Ok(figures);
+        let Some(by_words) = fill_vector(site, lenders, table, access, skipped)? else {
+            return Ok(());
         };
         let each = lookups(&by_words, Some(batch))?;
-        let what = format!("a random look-up with a quarter local, {batch} at once; floor: by pages");
+        let what =
+            format!("a random look-up with a quarter local, {copies}, {batch} at once; floor: by pages");
         figures.push(ScoreboardRow::faster(id, what, "us", each, paged, least));
     }
-    Ok(figures)
+    Ok(())
+}
+
+/// Lenders that lend memory for pages, one for each copy.
+pub(super) fn page_lenders(
+    site: &Testbed,
+    copies: usize,
+    memory: &str,
+) -> Result<Vec<LenderProcess>, BenchError> {
+    let start = |_| site.page_lender(volume::spec(None), memory);
+    (0..copies).map(start).collect()
+}
+
+pub(super) fn copies_in_words(copies: usize) -> &'static str {
+    match copies {
+        1 => "one copy",
+        _ => "two copies",
+    }
 }

@@ -27,6 +27,8 @@ pub(crate) enum Command {
     #[cfg(feature = "experiments")]
     #[command(subcommand)]
     Pagesim(pagesim::PagesimCommand),
+    #[cfg(feature = "experiments")]
+    Peers(bench::BenchPeers),
     #[command(flatten)]
     Netram(netram_cli::command::NetramCommand),
     #[command(name = netram_cli::command::PART, hide = true)]
@@ -53,6 +55,8 @@ impl Command {
             Command::Demo(demo) => demo.run(),
             #[cfg(feature = "experiments")]
             Command::Pagesim(pagesim) => pagesim.run(),
+            #[cfg(feature = "experiments")]
+            Command::Peers(peers) => peers.run(),
             Command::Netram(command) => command.run(),
             Command::Play(play) => match serde_json::from_str(play.role()) {
                 Ok(Part::Measurement(role)) => {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use anyhow::Result;
 use netram_bench::testbed::Testbed;
@@ -20,8 +21,9 @@ pub(crate) fn testbed(dir: Option<&Path>) -> Result<Testbed> {
     Ok(Testbed::new(netram_process::this_program()?, &parent)?)
 }
 
-/// Set while a signal ends this process and removes the files that the measurement uses.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+/// Set by the signal that ends this process and removes the files that the measurement uses. The handler sets
+/// it: a thread that does so later might be overtaken by a failure which the same signal caused.
+static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 /// If a signal came, waits for it to end the process: failures caused by its cleanup are not to be reported.
 pub(crate) fn leave_to_signal() {
@@ -32,10 +34,12 @@ pub(crate) fn leave_to_signal() {
 
 /// Removes the measurement's files and its lenders' memory when the user interrupts it.
 fn clean_up_on_signal() -> Result<()> {
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&INTERRUPTED))?;
+    }
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
-            INTERRUPTED.store(true, Ordering::SeqCst);
             netram_bench::cleanup::abandon(128 + signal);
         }
     });

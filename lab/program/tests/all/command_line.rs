@@ -3,7 +3,7 @@
 
 use crate::common::run;
 
-const COMMANDS: [&[&str]; 14] = [
+const COMMANDS: [&[&str]; 15] = [
     &["bash"],
     &["bench"],
     &["bench", "figures"],
@@ -18,6 +18,7 @@ const COMMANDS: [&[&str]; 14] = [
     &["pagesim", "cc"],
     &["pagesim", "exec"],
     &["pagesim", "trace"],
+    &["peers"],
 ];
 
 #[test]

@@ -128,6 +128,59 @@ fn servers_are_measured_on_every_storage() {
     );
 }
 
+/// Power is cut while a service writes: the strictest sync loses nothing, on a mount or on the disk, and the
+/// setting that people use loses something. That one shows that the cut takes what was not synced.
+#[test]
+fn services_keep_on_a_mount_what_they_acknowledged() {
+    let words = [
+        "--databases",
+        "redis,etcd,kine,jetstream",
+        "--storages",
+        "plain,mount,off",
+        "--disks",
+        "local",
+        "--cuts",
+        "2",
+    ];
+    let report = compared(&words, None);
+    let mut lost_unsynced = None;
+    for (id, label) in [
+        ("redis", "Redis"),
+        ("etcd", "etcd"),
+        ("kine", "kine"),
+        ("jetstream", "JetStream"),
+    ] {
+        let works = ["insert", "insert, 4 clients"];
+        has_all(
+            &report,
+            (id, label),
+            &["plain", "mount", "off"],
+            &works,
+            &["local"],
+        );
+        for storage in ["plain", "mount", "off"] {
+            if is_skipped(&report, label) || is_skipped(&report, storage) {
+                continue;
+            }
+            let is = |cuts: &&Value| cuts["database"] == id && cuts["storage"] == storage;
+            let cuts = report["cuts"].as_array().unwrap().iter().find(is).unwrap();
+            assert!(cuts["acknowledged"].as_u64().unwrap() > 0, "{cuts}");
+            let lost = cuts["lost"].as_u64().unwrap();
+            match storage {
+                // Redis may have synced in the very moment before.
+                "off" => *lost_unsynced.get_or_insert(0) += lost,
+                _ => assert_eq!(lost, 0, "{cuts}"),
+            }
+        }
+    }
+    assert_ne!(lost_unsynced, Some(0), "{}", report["cuts"]);
+    for cell in report["cells"].as_array().unwrap() {
+        let latency = cell["latency_us"].as_array().unwrap();
+        assert!(latency[0].as_f64().unwrap() > 0.0, "{cell}");
+        assert!(latency[1].as_f64() >= latency[0].as_f64(), "{cell}");
+    }
+}
+
 /// Names in the one directory that a measurement creates.
 fn made(place: &Path) -> Vec<String> {
     let directories = fs::read_dir(place).unwrap().flatten();
@@ -196,6 +249,7 @@ fn invalid_comparisons_are_refused_before_anything_runs() {
         (&["--disks", "floppy"], "possible values: local, modelled"),
         (&["--time", "1ms"], "--time must be from 50ms to 10m"),
         (&["--rounds", "0"], "0 is not in 1..=100"),
+        (&["--cuts", "10001"], "10001 is not in 0..=10000"),
         (
             &["--databases", "lmdb", "--storages", "vfs"],
             "LMDB supports none of --storages",

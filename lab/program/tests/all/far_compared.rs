@@ -111,6 +111,60 @@ fn each_method_is_run_or_its_obstacle_reported() {
     assert!(is_empty(place.path()));
 }
 
+/// Runs programs whose memory is four times what may be local, with two copies of each page. Every value that
+/// they find is compared with that of the same program with all its memory local.
+fn a_quarter_is_local(data: &str) {
+    let place = tempfile::tempdir().unwrap();
+    let mut command = netram();
+    command.args([
+        "bench",
+        "far",
+        "--json",
+        "--rounds",
+        "1",
+        "--copies",
+        "2",
+        "--patience",
+        "15m",
+    ]);
+    command.args([
+        "--programs",
+        "scan,lookups",
+        "--local",
+        "25",
+        "--ways",
+        "run,vec",
+        "--data",
+        data,
+    ]);
+    let ran = finish(command.arg("--dir").arg(place.path()));
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let report: Value = serde_json::from_str(&ran.out).unwrap();
+    for why in report["skipped"].as_array().unwrap() {
+        crate::common::skipped(format_args!("{why}"));
+    }
+    assert_eq!(report["copies"], 2);
+    for cell in report["cells"].as_array().unwrap() {
+        let round = &cell["rounds"][0]["done"];
+        assert!(round["seconds"].is_number(), "{cell}");
+        if cell["way"] != "local" {
+            assert!(round["minor_faults"].as_u64().unwrap() > 0, "{cell}");
+        }
+    }
+    assert!(is_empty(place.path()));
+}
+
+#[test]
+fn programs_find_their_values_with_a_quarter_local_and_two_copies() {
+    a_quarter_is_local("32MiB");
+}
+
+#[test]
+#[ignore = "minutes, and 14 GiB of memory: scripts/soak.sh 1 far"]
+fn programs_find_their_values_among_four_gibibytes_with_one_local() {
+    a_quarter_is_local("4GiB");
+}
+
 #[test]
 fn an_interrupted_far_comparison_leaves_nothing() {
     let place = tempfile::tempdir().unwrap();

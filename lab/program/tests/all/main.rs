@@ -19,6 +19,7 @@ mod pagesim;
 mod paper;
 mod paper_lnd;
 mod paper_osdi94;
+mod peers;
 mod rvm_bash;
 mod shared_figures;
 mod volume_figures;

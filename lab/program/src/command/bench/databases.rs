@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use netram_bench::databases::output::{self as files, rate_cells, rows};
+use netram_bench::databases::output::{self as files, latency_cell, rate_cells, rows};
+use netram_bench::databases::power::PowerCuts;
 use netram_bench::databases::{
     DatabaseDisk, DatabaseKind, DatabaseReport, DatabaseSpec, DatabaseStorage, compare,
 };
@@ -17,6 +18,7 @@ use netram_cli::options::{DurationArg, UsageError};
 use netram_cli::output;
 
 const ROUNDS: usize = 3;
+const CUTS: usize = 5;
 const TIME: Duration = Duration::from_secs(2);
 const TIME_QUICK: Duration = Duration::from_millis(400);
 
@@ -24,17 +26,21 @@ const TIME_QUICK: Duration = Duration::from_millis(400);
 ///
 /// Measures PostgreSQL under pgbench (its TPC-B-like load, and one-row insertions),
 /// MariaDB's insertions and tables created and dropped, and single-record commits of
-/// SQLite, RocksDB, Berkeley DB and LMDB. Each runs on the disk as it is; with its log, or
+/// SQLite, RocksDB, Berkeley DB and LMDB, and of Redis, etcd, kine and JetStream from one
+/// client and from four. Each runs on the disk as it is; with its log, or
 /// all of it, on netram mount; all of it on a volume; SQLite through netram's VFS;
 /// PostgreSQL with synchronous_commit=remote_write and a standby; and with each database's
 /// own setting that waits for nothing. Disks are the local one and a modelled one whose
-/// syncs take 1 ms longer. Each row says what a crash may lose.
+/// syncs take 1 ms longer. Each row says what a crash may lose. Redis, etcd, kine and
+/// JetStream also have their power cut (--cuts): the disk forgets what was not synced, the
+/// server and the mount are killed, and what is missing afterwards is counted.
 ///
 /// It needs root, and prints which databases it skips because they are not installed. At
 /// the end every acknowledged row must be there.
 ///
 ///   netram-lab bench databases --quick
 ///   netram-lab bench databases --databases sqlite,rocksdb --disks local
+///   netram-lab bench databases --databases redis,etcd,kine,jetstream --cuts 20
 ///   netram-lab bench databases --lender-wait yield:500 --out results
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
@@ -57,6 +63,10 @@ pub(crate) struct BenchDatabases {
     /// 400ms]
     #[arg(long, value_name = "TIME")]
     time: Option<DurationArg>,
+    /// Number of power cuts of Redis, etcd, kine and JetStream on each storage [default: 5;
+    /// quick: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=10_000))]
+    cuts: Option<u16>,
     /// Wait policy of the lender
     #[arg(long, value_name = "POLICY", default_value = "yield:50")]
     lender_wait: WaitPolicy,
@@ -141,6 +151,7 @@ impl BenchDatabases {
             disks: chosen(&self.disks, |name| name.0, &DatabaseDisk::ALL),
             rounds: self.rounds.map_or(if quick { 1 } else { ROUNDS }, usize::from),
             time,
+            cuts: self.cuts.map_or(if quick { 1 } else { CUTS }, usize::from),
             wait: self.lender_wait,
         };
         let has = |database: &DatabaseKind| spec.storages.iter().any(|storage| database.has(*storage));
@@ -162,23 +173,32 @@ fn show(report: &DatabaseReport) -> Result<()> {
         "on",
         "/s",
         "x plain",
+        "p50, p99 us",
         "/s, +1 ms",
         "x plain",
+        "p50, p99 us",
         "a crash loses",
+        "lost in power cuts",
         "with lender or standby",
     ];
     let mut table = output::table(&header, 3);
     for row in rows(report) {
         let [local, modelled] = row.rates.map(rate_cells);
+        let [local_us, modelled_us] = row.latencies_us.map(latency_cell);
         let names = [
             row.database.label(),
             row.work.label(),
             row.storage.label(row.database),
         ];
-        let figures = local.into_iter().chain(modelled);
-        let losses = [row.losses.crash, row.losses.both];
+        let figures = local
+            .into_iter()
+            .chain([local_us])
+            .chain(modelled)
+            .chain([modelled_us]);
+        let cuts = row.cuts.as_ref().map(PowerCuts::told).unwrap_or_default();
+        let losses = [row.losses.crash.to_owned(), cuts, row.losses.both.to_owned()];
         let cells = names.into_iter().map(str::to_owned).chain(figures);
-        table.add_row(cells.chain(losses.map(str::to_owned)));
+        table.add_row(cells.chain(losses));
     }
     output::line(table)?;
     for claim in &report.claims {

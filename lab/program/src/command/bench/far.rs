@@ -59,8 +59,8 @@ pub(crate) struct BenchFar {
     /// Time limit of a run
     #[arg(long, value_name = "TIME", default_value = "90s")]
     patience: DurationArg,
-    /// Lenders, each with a copy of every page: 1 or 2
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    /// Lenders, each with a copy of every page: 1, or 2 as `netram run` has by default
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     copies: u8,
     /// Directory for tables, numbers and plots; replaces files of an earlier run [default: none
     /// are written]

@@ -8,6 +8,7 @@ mod figures;
 mod heap;
 mod oo7;
 mod paper;
+mod peers;
 mod share;
 mod tpca;
 
@@ -28,6 +29,7 @@ use serde_json::json;
 use super::testbed::testbed;
 use netram_cli::options::UsageError;
 use netram_cli::output;
+pub(crate) use peers::BenchPeers;
 
 /// Measure netram beside its floors
 ///

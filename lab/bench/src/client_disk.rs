@@ -11,7 +11,7 @@ const DISK_BYTES: u64 = 1 << 30;
 
 /// An ext4 file system on a loop device, unmounted and detached when dropped. Processes with files on it must
 /// have ended before.
-pub(super) struct ClientDisk {
+pub(crate) struct ClientDisk {
     root: PathBuf,
     image: PathBuf,
     device: String,
@@ -20,7 +20,7 @@ pub(super) struct ClientDisk {
 impl ClientDisk {
     /// Creates a disk. The names of its file and mount point in `directory` carry `number`, because an
     /// earlier disk may have left its own.
-    pub(super) fn new(directory: &Path, number: u32) -> Result<ClientDisk, BenchError> {
+    pub(crate) fn new(directory: &Path, number: u32) -> Result<ClientDisk, BenchError> {
         let root = directory.join(format!("disk-{number}"));
         let image = root.with_extension("image");
         fs::create_dir(&root)
@@ -36,7 +36,7 @@ impl ClientDisk {
         Ok(disk)
     }
 
-    pub(super) fn root(&self) -> &Path {
+    pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
@@ -45,14 +45,14 @@ impl ClientDisk {
     }
 
     /// Cuts the power, as far as the file system can tell: unsynced data is gone, later calls fail.
-    pub(super) fn cut(&self) -> Result<(), BenchError> {
+    pub(crate) fn cut(&self) -> Result<(), BenchError> {
         // Aborts ext4's journal without writing it out.
         let root = self.root.display().to_string();
         tool("mount", &["-o", "remount,abort", &root]).map(drop)
     }
 
     /// Mounts it again after a power cut.
-    pub(super) fn power_on(&self) -> Result<(), BenchError> {
+    pub(crate) fn power_on(&self) -> Result<(), BenchError> {
         let root = self.root.display().to_string();
         wait_until("no process uses the client's disk", || {
             Ok(tool("umount", &[&root]).is_ok())
