@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that can go on for as long as it is let, one after the other; docs/design/testing.md says what each does.
 #
-#   scripts/soak.sh [SECONDS] [PART...]     an hour unless said otherwise, shared equally; parts: sim nbd rvm faults refused constrained mount databases sqlite guest users c operators journals
+#   scripts/soak.sh [SECONDS] [PART...]     an hour unless said otherwise, shared equally; parts: sim nbd rvm faults refused constrained mount databases sqlite guest users c operators journals far
 #
 # A part that fails does not stop the others: the last lines say which failed, and the output above how to repeat it.
 set -uo pipefail
@@ -13,7 +13,7 @@ seconds=${1:-3600}
 	exit 2
 }
 shift
-known=(sim nbd rvm faults refused constrained mount databases sqlite guest users c operators journals)
+known=(sim nbd rvm faults refused constrained mount databases sqlite guest users c operators journals far)
 parts=("${@:-${known[@]}}")
 for part in "${parts[@]}"; do
 	[[ " ${known[*]} " == *" $part "* ]] || {
@@ -54,12 +54,13 @@ part() {
 	refused) cargo test -q -p netram-cli --test all faults::refused -- --ignored ;;
 	constrained) again scripts/constrained.sh ;;
 	sqlite) NETRAM_KILL_ROUNDS=$share again cargo test -q -p netram-cli --test all sqlite:: -- --include-ignored --skip thousands_of_rounds ;;
-	mount) scripts/pjdfstest.sh && again cargo test -q -p netram-cli --test all mount:: -- --include-ignored ;;
+	mount) scripts/pjdfstest.sh && NETRAM_TEST_KILL_SECONDS=$((share / 2)) cargo test -q -p netram-mount random && again cargo test -q -p netram-cli --test all mount:: -- --include-ignored ;;
 	databases) databases ;;
 	guest) again cargo test -q -p netram-cli --test all guest:: -- --include-ignored ;;
 	users) scripts/users.sh "$share" ;;
 	operators) again cargo test -q -p netram-volume --test all proof:: -- --include-ignored ;;
 	journals) cargo test -q -p netram-journal --release --test all closing:: -- --ignored ;;
+	far) cargo build -q --release -p netram-preload && cargo test -q --release -p netram-lab --test all far_compared:: -- --ignored ;;
 	c) again cargo test -q -p librvm --test all shared -- --include-ignored ;;
 	esac
 }

