@@ -47,8 +47,8 @@ pub fn file_change(bytes: &[u8]) {
     let Some((kind, payload)) = bytes.split_first() else {
         return;
     };
-    if let Ok(Some(change)) = FileChange::decode(RecordKind(*kind), payload) {
-        netram_files::fuzzed::check(&change, payload);
+    if let Ok(Some((change, request))) = FileChange::decode(RecordKind(*kind), payload) {
+        netram_files::fuzzed::check(&change, request, payload);
     }
 }
 

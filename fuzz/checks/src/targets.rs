@@ -108,6 +108,6 @@ targets! {
     Disk settings(512): crate::formats::settings, crate::formats::settings_seeds;
     Disk cluster_file(512): netram_discover::fuzzed::cluster_file, netram_discover::fuzzed::cluster_seeds;
     Disk words(128): crate::formats::words, crate::formats::words_seeds;
-    Disk fuse_request(640): netram_attach::fuzzed::fuse_request, netram_attach::fuzzed::fuse_seeds;
+    Disk fuse_request(640): netram_fuse::fuzzed::fuse_request, netram_fuse::fuzzed::fuse_seeds;
     Disk ublk_request(24): netram_attach::fuzzed::ublk_request, netram_attach::fuzzed::ublk_seeds;
 }

@@ -221,6 +221,12 @@ impl DirectoryModel {
         content.map_or(0, |content| content.bytes.len())
     }
 
+    /// Bytes of a file as the running program sees them.
+    pub fn bytes(&self, thing: ModelFileId) -> &[u8] {
+        let content = self.files.get(&thing).and_then(Option::as_ref);
+        content.map_or(&[], |content| &content.bytes)
+    }
+
     /// Records a change of names. With `held` it is acknowledged, otherwise it is in doubt.
     pub fn name(&mut self, naming: &NameChange, held: bool) {
         let mut names = self.names().clone();

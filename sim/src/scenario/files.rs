@@ -1,8 +1,10 @@
 //! A program keeps a directory of files. It creates, writes, syncs, renames, links and removes files;
 //! checkpoints run, the backing disk fails, machines die.
 
+mod draws;
 mod maintenance;
 mod naming;
+mod take_over;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,10 +21,9 @@ use netram_proto::time::{Nanos, Time};
 
 use self::maintenance::{MaintainedMount, MountMaintenance, TestedDirectory};
 use self::naming::{carry_out, describe_change, node};
+use self::take_over::{LeftMount, UnansweredRequest};
 use super::journal;
-use crate::check::files::{
-    DirectoryModel, DiskListing, ModelFileId, NameChange, PAGE, PathEntry, is_paged, name, page,
-};
+use crate::check::files::{DirectoryModel, DiskListing, ModelFileId, NameChange, PAGE, PathEntry, is_paged};
 use crate::check::{fail, rule06};
 use crate::client::SimLog;
 use crate::event_loop;
@@ -62,6 +63,12 @@ struct Program {
     /// from the state the server saw.
     losses: (u64, u64),
     maintenance: MountMaintenance,
+    /// Whether the mount outlives its servers.
+    survives: bool,
+    /// Number of the last request.
+    requests: u64,
+    /// State that the kernel keeps of the mount when its server has died.
+    left: Option<LeftMount>,
 }
 
 /// Runs the scenario and returns the world.
@@ -73,7 +80,7 @@ pub(super) fn run(mut world: World) -> World {
     };
     let disk = MemoryDisk::new();
     world.backing_disk.attach(disk.clone());
-    let lives = world.kernel.rng.between(1, 4);
+    let (lives, survives) = (world.kernel.rng.between(1, 4), world.kernel.rng.chance(500));
     let mut program = Program {
         world: Rc::new(RefCell::new(world)),
         disk,
@@ -84,6 +91,9 @@ pub(super) fn run(mut world: World) -> World {
         healed: false,
         losses: (0, 0),
         maintenance: MountMaintenance::new(Time(0), FaultSwitch::NONE),
+        survives,
+        requests: 0,
+        left: None,
     };
     for _ in 0..lives {
         program.live();
@@ -117,22 +127,18 @@ impl Program {
     }
 
     fn serve(&mut self, process: usize) {
-        let Some(directory) = self.open(process) else {
+        let Some((directory, mut opened)) = self.open(process) else {
             self.hit("files: openings that failed");
             return;
         };
-        let mut opened = OpenModelFiles::new();
-        let deeds = self.world.borrow_mut().kernel.rng.between(5, 60);
-        for _ in 0..deeds {
-            self.arm_disk_fault();
-            let goes_on = self.run_step(process, &directory, &mut opened);
-            let mut world = self.world.borrow_mut();
-            if died_on_backing_disk(&mut world, process) || !world.processes.alive(process) || !goes_on {
+        let lives = self.run_steps(process, &directory, &mut opened);
+        self.leave(&opened);
+        drop(opened);
+        if lives && self.world.borrow_mut().kernel.rng.chance(200) {
+            self.left = None;
+            if directory.close().is_err() {
                 return;
             }
-        }
-        drop(opened);
-        if self.world.borrow_mut().kernel.rng.chance(200) && directory.close().is_ok() {
             self.hit("files: closings");
             // The disk alone has everything, synced or not.
             self.model.synced_all();
@@ -140,6 +146,25 @@ impl Program {
             self.model
                 .check_running(&self.on_disk(), "after a closing and a power cut");
         }
+    }
+
+    /// Runs the program. `false`: its server has died.
+    fn run_steps(
+        &mut self,
+        process: usize,
+        directory: &TestedDirectory,
+        opened: &mut OpenModelFiles,
+    ) -> bool {
+        let deeds = self.world.borrow_mut().kernel.rng.between(5, 60);
+        for _ in 0..deeds {
+            self.arm_disk_fault();
+            let goes_on = self.run_step(process, directory, opened);
+            let mut world = self.world.borrow_mut();
+            if died_on_backing_disk(&mut world, process) || !world.processes.alive(process) || !goes_on {
+                return false;
+            }
+        }
+        true
     }
 
     fn hit(&self, name: &'static str) {
@@ -150,8 +175,14 @@ impl Program {
         self.world.borrow_mut().kernel.tell(line);
     }
 
-    /// Opens the directory and compares it with the model.
-    fn open(&mut self, process: usize) -> Option<TestedDirectory> {
+    /// Opens the directory, or takes it over from a server that died, and compares it with the model.
+    fn open(&mut self, process: usize) -> Option<(TestedDirectory, OpenModelFiles)> {
+        let lost = (
+            self.world.borrow().kernel.count(POWER_CUTS),
+            self.disk.lost_syncs(),
+        );
+        let killed = self.losses == lost;
+        let continues = self.left.is_some() && killed && !self.lossy;
         // The process is a new one and has a disk that works.
         self.disk.kill();
         self.disk.set_room(None);
@@ -174,29 +205,35 @@ impl Program {
             durability: self.durability,
             loss_accepted: self.lossy,
             files_max,
+            on_failed_sync: None,
+            reign: self.survives.then_some(process as u64),
             planted: self.world.borrow().kernel.planted(),
         };
-        let (directory, recovered) =
-            match JournaledDirectory::open(log, self.disk.clone(), self.disk.clone(), options) {
-                Ok(opened) => opened,
-                Err(error) => {
-                    self.tell(|| format!("the directory is not opened: {error}"));
-                    self.refused(process, error);
-                    return None;
-                }
-            };
+        let (disk, keep) = (self.disk.clone(), self.disk.clone());
+        let (directory, recovered) = match match continues {
+            true => JournaledDirectory::take_over(log, disk, keep, options),
+            false => JournaledDirectory::open(log, disk, keep, options),
+        } {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.tell(|| format!("the directory is not opened: {error}"));
+                self.refused(process, error);
+                return None;
+            }
+        };
         self.disk.kill();
         self.tell(|| format!("the directory is open: {recovered:?}"));
-        let found = self.on_disk();
-        let lost = (
-            self.world.borrow().kernel.count(POWER_CUTS),
-            self.disk.lost_syncs(),
-        );
-        let killed = std::mem::replace(&mut self.losses, lost) == lost;
+        self.losses = lost;
         self.maintenance = {
             let world = self.world.borrow();
             MountMaintenance::new(world.kernel.now(), world.kernel.planted())
         };
+        if continues {
+            let opened = self.taken_over(&directory)?;
+            return Some((directory, opened));
+        }
+        self.end_mount();
+        let found = self.on_disk();
         let in_doubt = match std::mem::take(&mut self.lossy) {
             true => {
                 self.hit("files: openings after a loss that was accepted");
@@ -206,7 +243,7 @@ impl Program {
             false => self.model.reopened(found, killed),
         };
         self.count_opening(&recovered, killed, in_doubt);
-        Some(directory)
+        Some((directory, OpenModelFiles::new()))
     }
 
     fn count_opening(&self, recovered: &DirectoryRecovery, killed: bool, in_doubt: usize) {
@@ -254,7 +291,9 @@ impl Program {
 
     /// Everything on the disk, as a program sees it.
     fn on_disk(&self) -> DiskListing {
-        let found = { self.disk.contents().into_iter() }.map(|(path, inode)| {
+        let contents = { self.disk.contents().into_iter() }
+            .filter(|(path, _)| !path.starts_with(netram_files::limit::ORPHAN_PREFIX));
+        let found = contents.map(|(path, inode)| {
             let found = PathEntry {
                 inode: self.disk.identity(&path).map_or(0, |identity| identity.inode),
                 directory: inode.kind == InodeKind::Directory,
@@ -336,7 +375,13 @@ impl Program {
         taken_along
             .into_iter()
             .for_each(|thing| self.model.asked_to_record(thing));
-        let done = carry_out(directory, &naming);
+        let (request, answers) = self.next_request();
+        let done = carry_out(directory, &naming, request);
+        if !self.is_answered(&done, answers) {
+            self.leave_unanswered(UnansweredRequest::Name(self.requests, naming));
+            return false;
+        }
+        directory.on_answered(self.requests);
         if directory.status().open >= FEW_FILES / 2 {
             self.model.asked_to_record_all();
         }
@@ -362,38 +407,6 @@ impl Program {
         }
     }
 
-    fn draw_name_change(&self) -> Option<NameChange> {
-        let rng = &mut self.world.borrow_mut().kernel.rng;
-        let names = self.model.names();
-        let mut directories = vec![Vec::new()];
-        directories.extend({ names.iter() }.filter_map(|(path, thing)| {
-            let shallow = path.split(|byte| *byte == b'/').count() < DEPTH_MAX;
-            (shallow && self.model.is_directory(*thing)).then(|| [path, &b"/"[..]].concat())
-        }));
-        let letter = rng.pick(b"pppld");
-        let new = [
-            &directories[rng.index(directories.len())][..],
-            &[letter, b'0' + rng.below(3) as u8],
-        ]
-        .concat();
-        let alike: Vec<&Vec<u8>> = { names.keys() }
-            .filter(|path| name(path).starts_with(&[letter]))
-            .collect();
-        let draw = rng.below(12);
-        if alike.is_empty() || draw < 4 {
-            return Some(NameChange::Make(new, letter == b'd'));
-        }
-        let (one, other) = (alike[rng.index(alike.len())], alike[rng.index(alike.len())]);
-        match draw {
-            4..6 => Some(NameChange::Remove(one.clone())),
-            6 if letter != b'd' => Some(NameChange::Link(one.clone(), new)),
-            6 => None,
-            7 => Some(NameChange::Rename(one.clone(), other.clone(), true)),
-            8 => Some(NameChange::Rename(one.clone(), other.clone(), false)),
-            _ => Some(NameChange::Rename(one.clone(), new, false)),
-        }
-    }
-
     /// Draws a file: an open one, which may have no name any more, or any other.
     fn file(
         &self,
@@ -408,7 +421,11 @@ impl Program {
             .filter(|(_, thing)| !self.model.is_directory(*thing))
             .collect();
         if opened.len() > OPEN_MAX {
-            opened.swap_remove(index(OPEN_MAX));
+            let (thing, closed) = opened.swap_remove(index(OPEN_MAX));
+            if opened.iter().all(|(other, _)| *other != thing) {
+                // The kernel forgets it, unless it has a name.
+                let _ = directory.forget(closed.node());
+            }
         }
         let (thing, file) = match opened.is_empty() || self.world.borrow_mut().kernel.rng.chance(600) {
             true if files.is_empty() => return None,
@@ -433,7 +450,12 @@ impl Program {
             true => self.draw_pages(),
             false => self.draw_bytes(),
         };
+        let (_, answers) = self.next_request();
         let done = directory.write(&file, offset as u64, &bytes);
+        if !self.is_answered(&done, answers) {
+            self.leave_unanswered(UnansweredRequest::Write(thing, file.node(), offset, bytes));
+            return false;
+        }
         self.tell(|| {
             format!(
                 "{} bytes at {offset} of {thing} are written: {done:?}",
@@ -457,25 +479,6 @@ impl Program {
         }
     }
 
-    fn draw_pages(&mut self) -> (usize, Vec<u8>) {
-        let (first, count) = {
-            let rng = &mut self.world.borrow_mut().kernel.rng;
-            let most = rng.pick(&[1, 2, WRITE_PAGES_MAX]);
-            let count = rng.between(1, most);
-            (rng.below(PAGES_MAX - count + 1), count)
-        };
-        let pages: Vec<Vec<u8>> = (0..count).map(|_| page(self.model.next_number())).collect();
-        (first as usize * PAGE, pages.concat())
-    }
-
-    fn draw_bytes(&self) -> (usize, Vec<u8>) {
-        let rng = &mut self.world.borrow_mut().kernel.rng;
-        let longest = rng.pick(&[8, 700, 9000]);
-        let mut bytes = vec![0; rng.between(1, longest) as usize];
-        rng.fill(&mut bytes);
-        (rng.below(UNPAGED_BYTES_MAX - bytes.len() as u64) as usize, bytes)
-    }
-
     fn resize(&mut self, directory: &TestedDirectory, opened: &mut OpenModelFiles) -> bool {
         let Some((thing, file, paged)) = self.file(directory, opened) else {
             return true;
@@ -484,10 +487,15 @@ impl Program {
             (true, rng) => rng.below(PAGES_MAX + 1) as usize * PAGE,
             (false, rng) => rng.below(UNPAGED_BYTES_MAX) as usize,
         };
+        let (_, answers) = self.next_request();
         let done = directory.resize(&file, size as u64);
+        if !self.is_answered(&done, answers) {
+            self.leave_unanswered(UnansweredRequest::Resize(thing, file.node(), size));
+            return false;
+        }
         self.tell(|| format!("{thing} is made {size} bytes long: {done:?}"));
         match done {
-            Err(ChangeError::Disk(_)) => true,
+            Err(ChangeError::Disk(_) | ChangeError::Full(_)) => true,
             // The change is held when the call returns, with everything written before. A change in doubt is
             // done whole or not at all.
             Ok(()) => {

@@ -191,6 +191,9 @@ faults! {
     taking_a_deposit_that_gave_slots_back_for_another_one_is_found: GivenUpIsCounted breaks [14];
     waiting_for_who_is_late_is_found: LateAwaited breaks [0];
     removing_what_has_no_record_is_found: UnrecordedRemoved breaks [5, 17];
+    executing_twice_after_a_take_over_is_found: ExecutedForgotten breaks [6, 17];
+    replaying_contents_under_a_program_is_found: ContentsReplayed breaks [6, 17];
+    trimming_what_a_killed_server_did_not_sync_is_found: TakenOverUnsynced breaks [5, 6];
     a_keeper_that_gives_up_is_found: ServiceThreadEnds breaks [17];
     applying_a_copied_log_is_found: StampIgnored breaks [24];
     believing_the_cache_after_a_failed_sync_is_found: CacheTrusted breaks [5];

@@ -49,7 +49,11 @@ pub(super) fn describe_change(naming: &NameChange) -> String {
 }
 
 /// Carries a change of names out.
-pub(super) fn carry_out(directory: &TestedDirectory, naming: &NameChange) -> Result<(), ChangeError> {
+pub(super) fn carry_out(
+    directory: &TestedDirectory,
+    naming: &NameChange,
+    request: Option<u64>,
+) -> Result<(), ChangeError> {
     let place = |path| directory_entry(&directory.names(), path);
     match naming {
         NameChange::Make(path, is_directory) => {
@@ -62,16 +66,18 @@ pub(super) fn carry_out(directory: &TestedDirectory, naming: &NameChange) -> Res
                 owner: FileOwner::default(),
                 target: b"",
             };
-            directory.make(place(path), made).map(drop)
+            directory.make(place(path), made, request).map(drop)
         }
         NameChange::Link(of, path) => {
             let of = node(&directory.names(), of);
-            directory.link(of, place(path))
+            directory.link(of, place(path), request)
         }
         NameChange::Remove(path) => {
             let is_directory = name(path).starts_with(b"d");
-            directory.remove(place(path), is_directory)
+            directory.remove(place(path), is_directory, request)
         }
-        NameChange::Rename(from, to, exchange) => directory.rename(place(from), place(to), true, *exchange),
+        NameChange::Rename(from, to, exchange) => {
+            directory.rename(place(from), place(to), true, *exchange, request)
+        }
     }
 }
