@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 44] = [
+const LAYERS: [(&str, u8); 48] = [
     ("netram-lab", 10),
     ("netram-bench", 9),
     ("netram-drawing", 8),
@@ -31,6 +31,7 @@ const LAYERS: [(&str, u8); 44] = [
     ("netram-shared", 5),
     ("netram-testkit", 5),
     ("netram-store", 4),
+    ("netram-watch", 4),
     ("netram-attach", 3),
     ("netram-journal", 3),
     ("netram-heap", 3),
@@ -41,6 +42,7 @@ const LAYERS: [(&str, u8); 44] = [
     ("netram-discover", 2),
     ("netram-far", 2),
     ("netram-nbd", 2),
+    ("netram-vhost", 2),
     ("netram-rvm", 2),
     ("netram-sqlite-machine", 2),
     ("netram-pagesim", 2),
@@ -52,18 +54,21 @@ const LAYERS: [(&str, u8); 44] = [
     ("netram-far-machine", 1),
     ("netram-block", 1),
     ("netram-files", 1),
+    ("netram-fuse", 1),
     ("netram-alloc-counter", 0),
     ("netram-log", 0),
     ("netram-process", 0),
     ("netram-proto", 0),
+    ("netram-supervise", 0),
 ];
 
 /// Arrows up or between equals that tests alone may draw: a made-up lender would prove nothing.
-const TEST_ARROWS: [(&str, &str); 4] = [
+const TEST_ARROWS: [(&str, &str); 5] = [
     ("netram-journal", "netram-clients"),
     ("netram-journal", "netram-lender"),
     ("netram-far", "netram-lender"),
     ("netram-oo7", "netram-store"),
+    ("netram-vhost", "netram-nbd"),
 ];
 
 /// The simulator stands above the drivers but links none: a driver would bring the real clock and sockets in.

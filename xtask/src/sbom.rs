@@ -14,11 +14,15 @@ use serde_json::{Value, json};
 use crate::tree;
 
 /// Packages whose programs and libraries are released.
-const RELEASED: [&str; 4] = [
+const RELEASED: [&str; 8] = [
     "netram-cli",
     "librvm",
     "netram-preload",
     "netram-sqlite-extension",
+    "netram-python",
+    "netram-csi",
+    "netram-lab",
+    "netram-tracer",
 ];
 const FILE: &str = "netram.cdx.json";
 

@@ -16,14 +16,17 @@ const ARGUMENT_LINES: usize = 20;
 
 /// The one module of each crate that may hold `unsafe`: a file, or the directory of a module too large for
 /// one.
-const UNSAFE_MODULES: [&str; 15] = [
+const UNSAFE_MODULES: [&str; 18] = [
     "crates/core/alloc-counter/src/lib.rs",
+    "crates/core/supervise/src/sys.rs",
     "crates/core/transport/src/sys.rs",
     "crates/lender/src/sys.rs",
     "crates/core/journal/src/sys.rs",
     "crates/memory/rvm/src/memory",
     "lab/bench/src/sys.rs",
     "crates/block/attach/src/sys",
+    "crates/block/vhost/src/sys.rs",
+    "crates/files/fuse/src/sys.rs",
     "crates/far/driver/src/sys",
     "crates/far/preload/src/abi",
     "crates/bindings/librvm/src/abi",

@@ -1,5 +1,6 @@
 //! The checkout: where it is, which files are in it, and how to run cargo in it.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -37,7 +38,8 @@ pub(crate) fn files(root: &Path, extension: &str) -> Result<Vec<PathBuf>, String
                 .map_err(|error| format!("{}: {error}", directory.display()))?;
             let path = entry.path();
             if kind.is_dir() {
-                if entry.file_name() != ".git" && !path.join(CACHE_MARK).exists() {
+                let is_skipped = has_no_sources(&entry.file_name()) || path.join(CACHE_MARK).exists();
+                if !is_skipped {
                     pending.push(path);
                 }
             } else if path.extension().is_some_and(|own| own == extension) {
@@ -47,6 +49,12 @@ pub(crate) fn files(root: &Path, extension: &str) -> Result<Vec<PathBuf>, String
     }
     found.sort();
     Ok(found)
+}
+
+/// Whether a directory of this name has nothing that people write. Cargo marks a `target` that it makes, and
+/// not one that a script has made before it.
+fn has_no_sources(name: &OsStr) -> bool {
+    name == ".git" || name == "target"
 }
 
 /// The text of a file below `root`.
@@ -118,4 +126,29 @@ pub(crate) fn built(root: &Path) -> PathBuf {
 /// The directory in which cargo leaves everything.
 pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_a_build_are_not_files_of_the_tree() {
+        let root = std::env::temp_dir().join(format!("xtask-tree-{}", std::process::id()));
+        for (path, mark) in [
+            ("src", ""),
+            ("target/debug", ""),
+            (".git", ""),
+            ("built/debug", "built"),
+        ] {
+            fs::create_dir_all(root.join(path)).unwrap();
+            fs::write(root.join(path).join("a.rs"), "").unwrap();
+            if !mark.is_empty() {
+                fs::write(root.join(mark).join(CACHE_MARK), "").unwrap();
+            }
+        }
+        let found = files(&root, "rs");
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(found.unwrap(), [PathBuf::from("src/a.rs")]);
+    }
 }

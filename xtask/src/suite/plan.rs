@@ -184,12 +184,13 @@ fn names(listed: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Prefixes of the titles of tests that take a minute or so. Without recorded times they must not begin last.
-const LONG: [&str; 7] = [
+const LONG: [&str; 8] = [
     "librvm all programs::programs_on_segments",
     "librvm all programs::programs_with_threads",
     "lab all databases_compared::",
     "lab all demo::oo7",
     "lab all paper",
+    "lab all peers::",
     "lab all shared_figures::",
     "lab all volume_figures::",
 ];
