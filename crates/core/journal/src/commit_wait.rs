@@ -14,7 +14,7 @@ use netram_proto::id::Lsn;
 use netram_proto::journal::Voter;
 use netram_proto::port::{CommitTicket, CommitVotes, Durability, WaitError};
 use netram_proto::time::Time;
-use netram_transport::{WaitPolicy, WaitStep};
+use netram_transport::{WaitPolicy, WaitStep, may_yield, yield_core};
 
 use crate::commit_waiters::{LeaderGuard, SLEEP_MAX};
 use crate::core::JournalState;
@@ -79,11 +79,12 @@ impl JournalState {
     }
 
     fn wait_leading(&self, lead: &LeaderGuard<'_>, end: Lsn, durability: Durability, since: Time) -> WaitEnd {
-        if self.config.wait != WaitPolicy::Spin && self.waiting.waiters.load(Ordering::Relaxed) > 1 {
+        let others_wait = self.waiting.waiters.load(Ordering::Relaxed) > 1;
+        if others_wait && self.config.wait != WaitPolicy::Spin && may_yield() {
             // Other threads are about to commit: one pass of the scheduler lets them append first, so that
             // all records go in one frame. It costs nothing when they run on other cores, and half a
             // microsecond otherwise.
-            std::thread::yield_now();
+            yield_core();
         }
         loop {
             let (now, impatient) = {
@@ -96,7 +97,7 @@ impl JournalState {
             }
             match self.next_step(since, || now) {
                 WaitStep::Poll => std::hint::spin_loop(),
-                WaitStep::Yield => std::thread::yield_now(),
+                WaitStep::Yield => yield_core(),
                 WaitStep::Block => {
                     let longest = if impatient { SLEEP_IMPATIENT } else { SLEEP_MAX };
                     lead.sleep(longest, || self.may_be_done(end, durability));
@@ -127,7 +128,7 @@ impl JournalState {
             }
             match self.next_step(since, || self.now()) {
                 WaitStep::Poll => std::hint::spin_loop(),
-                WaitStep::Yield => std::thread::yield_now(),
+                WaitStep::Yield => yield_core(),
                 WaitStep::Block => self.waiting.follow(|| self.may_be_done(end, durability)),
             }
         }

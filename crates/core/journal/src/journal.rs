@@ -16,7 +16,7 @@ use netram_proto::port::{
     RecordLog, WaitError,
 };
 use netram_proto::wire::ChainPoint as Chain;
-use netram_telemetry::{MetricsRegistry, MetricsServer};
+use netram_telemetry::{MetricsRegistration, MetricsRegistry, MetricsServer};
 use netram_transport::Waker;
 
 use crate::config::JournalConfig;
@@ -41,6 +41,7 @@ use crate::ups::JournalUps;
 pub struct Journal {
     pub(crate) mark: ForkMark,
     pub(crate) shared: Arc<JournalState>,
+    metrics: Option<MetricsRegistration<JournalState>>,
     id: JournalId,
     disk: Option<JoinHandle<()>>,
     maintenance: Option<JoinHandle<ViewFile>>,
@@ -105,7 +106,7 @@ impl Journal {
         crate::forget::tell_in_background();
         let (shared, id) = (Arc::new(opened.shared), opened.journal);
         shared.counters.recovered(&opened.recovered);
-        MetricsRegistry::of_process().add(&shared);
+        let metrics = MetricsRegistry::of_process().add(&shared);
         let system = |what| move |source| JournalOpenError::System { what, source };
         let builder = |name: &str| std::thread::Builder::new().name(name.into());
         let for_disk = Arc::clone(&shared);
@@ -122,6 +123,7 @@ impl Journal {
         let journal = Journal {
             mark: ForkMark::here(),
             shared,
+            metrics: Some(metrics),
             id,
             disk: Some(disk),
             maintenance: Some(maintenance),
@@ -252,7 +254,7 @@ impl Journal {
             let _parents = ManuallyDrop::new((disk, maintenance, Arc::clone(&self.shared)));
             return Err(WaitError::Closed);
         }
-        MetricsRegistry::of_process().remove(&self.shared);
+        drop(self.metrics.take());
         self.shared.begin_close();
         let end = self.shared.core().end.lsn;
         let voter = self.shared.config.voter;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use netram_proto::journal::{JournalLenderStatus, LenderRole, LinkPhase};
 use netram_proto::port::CommitVotes;
 use netram_proto::time::Nanos;
+use netram_telemetry::histogram::BUCKETS;
 use netram_telemetry::{
     LatencyHistogram, MetricCounter, MetricSamples, MetricSource, MetricsAddress, MetricsServer,
 };
@@ -40,6 +41,13 @@ impl JournalCounters {
             _ => 2,
         };
         self.commits[by].record_ns(waited.0);
+    }
+
+    /// Number of commits in each bucket of their latency, whoever completed them.
+    pub(crate) fn commits_by_wait(&self) -> Vec<u64> {
+        let snapshots = self.commits.each_ref().map(LatencyHistogram::snapshot);
+        let in_bucket = |bucket| snapshots.iter().map(|snapshot| snapshot.counts[bucket]).sum();
+        (0..BUCKETS).map(in_bucket).collect()
     }
 
     /// Notes the recovery that opened the journal.

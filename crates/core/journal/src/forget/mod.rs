@@ -100,24 +100,28 @@ fn proven_end(place: &JournalPaths) -> Option<Lsn> {
     Some(proof.min(scan.end.lsn))
 }
 
+/// The directory in which this user's programs keep what concerns no single journal; `None` if none is known.
+pub fn state_directory() -> Option<PathBuf> {
+    let set = |name| {
+        std::env::var_os(name)
+            .filter(|path| !path.is_empty())
+            .map(PathBuf::from)
+    };
+    let is_root = rustix::process::geteuid().is_root();
+    let homes = || {
+        let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")));
+        state.map(|state| state.join("netram"))
+    };
+    set("NETRAM_STATE_DIR")
+        .or_else(|| set("STATE_DIRECTORY"))
+        .or_else(|| is_root.then(|| PathBuf::from("/var/lib/netram")))
+        .or_else(homes)
+}
+
 impl ForgetList {
     /// The list of this user; `None` if no directory for it is known.
     pub fn usual() -> Option<ForgetList> {
-        let set = |name| {
-            std::env::var_os(name)
-                .filter(|path| !path.is_empty())
-                .map(PathBuf::from)
-        };
-        let is_root = rustix::process::geteuid().is_root();
-        let homes = || {
-            let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")));
-            state.map(|state| state.join("netram"))
-        };
-        let base = set("NETRAM_STATE_DIR")
-            .or_else(|| set("STATE_DIRECTORY"))
-            .or_else(|| is_root.then(|| PathBuf::from("/var/lib/netram")))
-            .or_else(homes)?;
-        Some(ForgetList::at(base.join("over")))
+        Some(ForgetList::at(state_directory()?.join("over")))
     }
 
     /// The list in `directory`.

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use netram_process::lines::read_line;
 use rustix::net::sockopt::socket_peercred;
@@ -51,9 +52,29 @@ pub fn order(root: &Path, order: &JournalOrder) -> Result<Option<MembershipRepor
     match exchange(root, order)? {
         Some(OrderReply::Status(report)) => Ok(Some(*report)),
         Some(OrderReply::Report(report)) => Ok(Some(report.membership)),
+        Some(OrderReply::Metrics(_)) => Err(less_than_asked()),
         Some(OrderReply::Refused(why)) => Err(OrderError::Refused(why)),
         None => Ok(None),
     }
+}
+
+/// The metrics of the process that has the journal at `root` open, in the text format of Prometheus. `None`:
+/// no process has.
+///
+/// # Errors
+///
+/// As [`report`].
+pub fn metrics(root: &Path) -> Result<Option<String>, OrderError> {
+    match exchange(root, &JournalOrder::Metrics)? {
+        Some(OrderReply::Metrics(text)) => Ok(Some(text)),
+        Some(OrderReply::Refused(why)) => Err(OrderError::Refused(why)),
+        Some(OrderReply::Status(_) | OrderReply::Report(_)) => Err(less_than_asked()),
+        None => Ok(None),
+    }
+}
+
+fn less_than_asked() -> OrderError {
+    OrderError::Refused("it told less than it was asked for".into())
 }
 
 /// The whole state of the journal at `root`, from the process that has it open. `None`: no process has.
@@ -62,11 +83,15 @@ pub fn order(root: &Path, order: &JournalOrder) -> Result<Option<MembershipRepor
 ///
 /// [`OrderError`] if the process does not answer, or refuses, for example because it runs an earlier release.
 pub fn report(root: &Path) -> Result<Option<JournalReport>, OrderError> {
-    match exchange(root, &JournalOrder::Report)? {
-        Some(OrderReply::Report(report)) => Ok(Some(*report)),
-        Some(OrderReply::Status(_)) => Err(OrderError::Refused("it told less than it was asked for".into())),
-        Some(OrderReply::Refused(why)) => Err(OrderError::Refused(why)),
-        None => Ok(None),
+    exchange(root, &JournalOrder::Report)?.map(report_in).transpose()
+}
+
+/// The report in a reply.
+pub(super) fn report_in(reply: OrderReply) -> Result<JournalReport, OrderError> {
+    match reply {
+        OrderReply::Report(report) => Ok(*report),
+        OrderReply::Status(_) | OrderReply::Metrics(_) => Err(less_than_asked()),
+        OrderReply::Refused(why) => Err(OrderError::Refused(why)),
     }
 }
 
@@ -95,10 +120,19 @@ fn exchange(root: &Path, order: &JournalOrder) -> Result<Option<OrderReply>, Ord
         return Err(OrderError::Foreign(peer.as_raw()));
     }
     stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
+    converse(&mut stream, order, REPLY_TIMEOUT).map(Some)
+}
+
+/// Sends an order over a connection, and reads the reply.
+pub(super) fn converse(
+    stream: &mut UnixStream,
+    order: &JournalOrder,
+    patience: Duration,
+) -> Result<OrderReply, OrderError> {
     let mut line = serde_json::to_vec(order).map_err(io::Error::from)?;
     line.push(b'\n');
     stream.write_all(&line)?;
-    let line = read_line(&mut stream, &mut Vec::new(), REPLY_BYTES_MAX, REPLY_TIMEOUT);
+    let line = read_line(stream, &mut Vec::new(), REPLY_BYTES_MAX, patience);
     let line = line.map_err(|error| io::Error::other(error.to_string()))?;
-    Ok(Some(serde_json::from_slice(&line).map_err(io::Error::from)?))
+    Ok(serde_json::from_slice(&line).map_err(io::Error::from)?)
 }

@@ -8,17 +8,20 @@
 //! ```text
 //! request:   {"ask":"status"}                                        one line, then nothing more
 //!            {"ask":"report"}
+//!            {"ask":"metrics"}
 //!            {"ask":"change","lenders":["tcp://a:7420"],"rule":"all","members":1,"members_min":1,"check":false}
-//! reply:     {"status":{…}} or {"report":{…}}                        one line; or {"refused":"why"}
+//! reply:     {"status":{…}}, {"report":{…}} or {"metrics":"…"}       one line; or {"refused":"why"}
 //! ```
 //!
 //! A network namespace of its own hides the socket.
 
 mod client;
+mod open;
 mod report;
 mod server;
 
-pub use client::{OrderError, order, report};
+pub use client::{OrderError, metrics, order, report};
+pub use open::{OpenJournalSocket, open_journals};
 pub use report::{JournalReport, RiskReport};
 pub(crate) use server::OrderListener;
 
@@ -34,10 +37,14 @@ use serde::{Deserialize, Serialize};
 use crate::membership::Membership;
 use crate::reason::UncountedReason;
 
+/// Prefix of the sockets' names; the writer's id follows.
+const SOCKET_PREFIX: &str = "netram-journal-";
 /// Maximum bytes of a request: 16 addresses, and the rest.
 const REQUEST_BYTES_MAX: usize = 16 * 1024;
 /// Maximum bytes of a reply.
 const REPLY_BYTES_MAX: usize = 256 * 1024;
+/// Maximum bytes of metrics in a reply, which JSON makes longer.
+const METRICS_BYTES_MAX: usize = REPLY_BYTES_MAX / 2;
 /// Maximum time of a client to send its request, and to take the reply.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time of the process to answer. It looks every few hundredths of a second, and may stand still.
@@ -51,6 +58,8 @@ pub enum JournalOrder {
     Status,
     /// Return the whole state.
     Report,
+    /// Return the metrics of the process.
+    Metrics,
     /// Change the membership, and return the status.
     Change {
         /// Addresses of the lenders.
@@ -85,6 +94,8 @@ impl JournalOrder {
 enum OrderReply {
     Status(Box<MembershipReport>),
     Report(Box<JournalReport>),
+    /// In the text format of Prometheus.
+    Metrics(String),
     Refused(String),
 }
 
@@ -168,5 +179,5 @@ impl MembershipReport {
 
 /// The address of the socket of the opening by `writer`.
 fn socket(writer: WriterId) -> std::io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("netram-journal-{writer}"))
+    SocketAddr::from_abstract_name(format!("{SOCKET_PREFIX}{writer}"))
 }

@@ -24,6 +24,9 @@ pub struct RiskReport {
 pub struct JournalReport {
     /// The journal's id.
     pub journal: String,
+    /// The journal's directory; empty from an earlier release.
+    #[serde(default)]
+    pub path: String,
     /// Lenders, rule and members.
     pub membership: MembershipReport,
     /// LSN of the oldest record that is kept.
@@ -40,6 +43,10 @@ pub struct JournalReport {
     pub window_bytes: u64,
     /// Records appended since the journal was opened.
     pub records: u64,
+    /// Number of commits by how long they waited, in the buckets of [`netram_telemetry::LatencySnapshot`];
+    /// empty from an earlier release.
+    #[serde(default)]
+    pub commits: Vec<u64>,
     /// Syncs of the log file since the journal was opened.
     pub syncs: u64,
     /// Number of appends that waited for the disk because the window was full.
@@ -88,6 +95,7 @@ impl JournalReport {
         };
         JournalReport {
             journal: journal.to_string(),
+            path: shared.paths.root().display().to_string(),
             membership,
             head: shared.head.load(Relaxed),
             stable: positions[0].0,
@@ -96,6 +104,7 @@ impl JournalReport {
             capacity: shared.log.capacity(),
             window_bytes: shared.config.window_bytes,
             records: counters.records.get(),
+            commits: counters.commits_by_wait(),
             syncs: counters.syncs.get(),
             window_stalls: counters.window_stalls.get(),
             disk_error: disk_error.map(|error| error.to_string()),

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 
 use netram_process::lines::{is_ours, read_line};
 use netram_proto::id::WriterId;
+use netram_telemetry::{MetricsFormat, MetricsRegistry};
 
 use super::{
-    JournalOrder, JournalReport, MembershipReport, OrderReply, REQUEST_BYTES_MAX, REQUEST_TIMEOUT, socket,
+    JournalOrder, JournalReport, METRICS_BYTES_MAX, MembershipReport, OrderReply, REQUEST_BYTES_MAX,
+    REQUEST_TIMEOUT, socket,
 };
 use crate::core::JournalState;
 use crate::membership::Membership;
@@ -91,6 +93,17 @@ fn converse(shared: &JournalState, mut stream: UnixStream) -> io::Result<()> {
 }
 
 fn answer(shared: &JournalState, order: &JournalOrder) -> Result<OrderReply, String> {
+    if *order == JournalOrder::Metrics {
+        let text = MetricsRegistry::of_process().text(MetricsFormat::Prometheus);
+        return match text.len() < METRICS_BYTES_MAX {
+            true => Ok(OrderReply::Metrics(text)),
+            false => Err(
+                "there are too many metrics for this way: let the process serve them (`metrics` in its \
+                settings, or NETRAM_METRICS)"
+                    .into(),
+            ),
+        };
+    }
     if let JournalOrder::Change {
         lenders,
         rule,

@@ -398,6 +398,18 @@ pub fn set<T: FromStr<Err: std::fmt::Display>>(
     Ok(())
 }
 
+/// The address at which the environment wants the metrics of this process to be served.
+///
+/// # Errors
+///
+/// [`SettingsError::Value`] if that is no address.
+pub fn metrics_in_environment() -> Result<Option<MetricsAddress>, SettingsError> {
+    let mut metrics = None;
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    set(&mut metrics, &variable, "NETRAM_METRICS")?;
+    Ok(metrics)
+}
+
 /// Parses a size such as `64MiB`.
 ///
 /// # Errors

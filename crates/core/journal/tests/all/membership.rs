@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use netram_journal::orders::{JournalOrder, MembershipReport, OrderError, order};
+use netram_journal::orders::{JournalOrder, MembershipReport, OrderError, open_journals, order};
 use netram_journal::{Journal, JournalConfig, Membership, MembershipChangeError};
 use netram_lender::Lender;
 use netram_proto::journal::{CommitRule, MembershipError};
@@ -258,4 +258,25 @@ fn an_ended_journal_refuses() {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// A watcher needs no list of journals: the kernel has the sockets of all that are open.
+#[test]
+fn an_open_journal_is_found_by_its_socket_and_tells_its_path_and_latencies() {
+    let place = TestJournal::new();
+    let _lender = place.lender("a");
+    Journal::create(&place.journal(), LOG_BYTES).unwrap();
+    let (journal, _) = place.open(place.config(&["a"], 1));
+    commit(&journal, b"one", Durability::Remote);
+    let path = place.journal().display().to_string();
+    let found = || {
+        let open = open_journals().unwrap().into_iter();
+        let mut reports = open.filter_map(|socket| socket.report(PATIENCE).ok());
+        reports.find(|report| report.path == path)
+    };
+    let report = found().expect("it is open");
+    assert_eq!(report.commits.iter().sum::<u64>(), 1);
+    assert_eq!(report.membership.lenders.len(), 1);
+    drop(journal);
+    assert!(found().is_none(), "a closed journal has no socket");
 }
