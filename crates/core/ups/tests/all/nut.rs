@@ -1,11 +1,12 @@
 //! An `upsd` and a driver of this test's own, as Debian's package `nut-server` has them.
 
-use std::fs::{self, Permissions};
+use std::cell::Cell;
+use std::fs::{self, File, Permissions};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use netram_ups::{UpsLogin, UpsName};
 use tempfile::TempDir;
@@ -25,6 +26,8 @@ pub(crate) struct Nut {
     port: u16,
     driver: Option<Child>,
     upsd: Option<Child>,
+    /// Time of the file's next change, in seconds since 1970.
+    next_change: Cell<u64>,
 }
 
 impl Nut {
@@ -71,6 +74,7 @@ impl Nut {
             port,
             driver: None,
             upsd: None,
+            next_change: Cell::new(1),
         };
         nut.say(status);
         nut.start_driver();
@@ -78,11 +82,16 @@ impl Nut {
         Some(nut)
     }
 
-    /// Lets the UPS say this from its driver's next look on.
+    /// Lets the UPS say this from its driver's next look on. The driver reads a file again only when the
+    /// whole seconds of its time have changed.
     pub(crate) fn say(&self, status: &str) {
         let at = self.directory.path();
         let text = format!("ups.status: {status}\nbattery.charge: 90\nbattery.charge.low: 20\n");
         fs::write(at.join("new"), text).unwrap();
+        let changed = self.next_change.replace(self.next_change.get() + 1);
+        let new = File::open(at.join("new")).unwrap();
+        new.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(changed))
+            .unwrap();
         fs::rename(at.join("new"), at.join("rack.dev")).unwrap();
     }
 
@@ -145,7 +154,7 @@ impl Nut {
         } else {
             &[]
         };
-        let log = fs::File::create(at.join(format!("{program}.log"))).unwrap();
+        let log = File::create(at.join(format!("{program}.log"))).unwrap();
         Command::new(Path::new(PROGRAMS).join(program))
             .arg("-F")
             .args(user)
