@@ -30,14 +30,29 @@ PAGES = [page for page, text in TEXTS.items() if steps(text)]
 AT_ONCE = 3
 #: Programs that a machine may lack, each with what has it.
 MAY_LACK = {
+    "etcd": "etcd-server",
+    "etcdctl": "etcd-client",
+    "kine": "kine",
+    "litestream": "litestream",
+    "mariadb": "MariaDB",
     "mariadb-install-db": "MariaDB",
     "mkfs.ext4": "e2fsprogs",
+    "nats-server": "nats-server",
     "nbdinfo": "libnbd-bin",
     "od": "coreutils",
     "pg_createcluster": "PostgreSQL",
+    "pg_ctlcluster": "PostgreSQL",
+    "pg_dropcluster": "PostgreSQL",
+    "redis-cli": "redis-tools",
+    "redis-server": "redis-server",
     "sqlite3": "sqlite3",
     "strings": "binutils",
 }
+#: Other commands that pages type, netram's own aside: every machine has them.
+EVERYWHERE = set(
+    "cat cd echo for install kill ls mkdir mount mv netram printf python3 rm setsid su tail timeout umount until while yes"
+    .split()
+)
 #: Commands that show the last count that a killed program printed, and the one in its data.
 COUNTS = re.compile(r"^tail -n 1 printed|\bbank\.data$")
 NUMBER = re.compile(r"\s*\d+")
@@ -49,12 +64,22 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT)).removeprefix("docs/")
 
 
+def program_of(command: str) -> str:
+    """The program that a command begins with, which assignments may precede."""
+    words = re.sub(r"[()]", " ", command).split()
+    return next((word for word in words if "=" not in word), "")
+
+
 def lacks(command: str) -> str | None:
     """What this machine lacks for a command."""
     for pattern, devices in NEEDED.items():
         for device in devices:
             if re.search(pattern, command) and not os.access(device, os.R_OK | os.W_OK):
                 return f"no access to {device}"
+    # One in the background may print nothing here.
+    program = program_of(command)
+    if program in MAY_LACK and not shutil.which(program):
+        return f"no {MAY_LACK[program]}"
     version = re.search(r"pg_createcluster\b.* (\d+) ", command)
     if version and shutil.which("pg_createcluster") and not Path("/usr/lib/postgresql", version[1]).exists():
         return f"no PostgreSQL {version[1]}"
@@ -147,6 +172,15 @@ def test_a_page_shows_what_its_commands_print(page: Path, typed: dict[Path, Futu
     if isinstance(wrong, AssertionError):
         pytest.fail(str(wrong), pytrace=False)
     typed[page].result()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_program_is_one_whose_absence_is_said(page: Path) -> None:
+    """Otherwise a page passes where it was written, and fails on a machine that has less."""
+    text = TEXTS[page]
+    own = set(re.findall(r"^\$ (\w+)\(\)", text, re.M))
+    begins = {program_of(step.command) for step in steps(text)} - {""}
+    assert begins <= own | EVERYWHERE | MAY_LACK.keys()
 
 
 def test_masking_hides_numbers_and_nothing_else() -> None:
