@@ -50,8 +50,8 @@ MAY_LACK = {
 }
 #: Other commands that pages type, netram's own aside: every machine has them.
 EVERYWHERE = set(
-    "cat cd echo for install kill ls mkdir mount mv netram printf python3 rm setsid su tail timeout umount until while yes"
-    .split()
+    "cat cd echo for install kill ls mkdir mount mv netram printf python3 rm setsid sleep su tail timeout umount until"
+    " while yes".split()
 )
 #: Commands that show the last count that a killed program printed, and the one in its data.
 COUNTS = re.compile(r"^tail -n 1 printed|\bbank\.data$")

@@ -40,6 +40,8 @@ fn with_256_descriptors_any_number_of_files_is_written_and_synced() {
     for number in 0..700 {
         fs::write(path(number), written(number)).unwrap();
     }
+    // What was written since the last checkpoint is still open.
+    mounted.wait_for_checkpoint();
     // More files at once than there are descriptors.
     let mut open = Vec::new();
     let error = loop {
