@@ -26,6 +26,8 @@ const UNSAFE_MODULES: [&str; 18] = [
     "lab/bench/src/sys.rs",
     "crates/block/attach/src/sys",
     "crates/block/vhost/src/sys.rs",
+    "crates/files/fuse/src/ring/area.rs",
+    "crates/files/fuse/src/ring/queue.rs",
     "crates/files/fuse/src/sys.rs",
     "crates/far/driver/src/sys",
     "crates/far/preload/src/abi",
