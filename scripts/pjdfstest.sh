@@ -2,6 +2,7 @@
 # The suite `pjdfstest` on a mount and on the file system beneath it: what differs is printed, and fails unless docs/design/directories.md lists it.
 #
 #   scripts/pjdfstest.sh [PATTERN...]     names of tests, as chmod or rename; all of them unless said otherwise
+#   ATTACH=--io-uring scripts/pjdfstest.sh     with further arguments of `netram mount attach`
 #
 # Needs root. Installs the suite below target/ from crates.io, at the version that this was made with. NETRAM names the program to test.
 set -euo pipefail
@@ -44,7 +45,7 @@ mkdir "$dir" "$work/beneath"
 lender=$!
 for _ in $(seq 100); do [[ -S $work/lender ]] && break || sleep 0.1; done
 "$NETRAM" mount attach "$dir" --on "$work/journal" --journal-size 64MiB --lender "unix:$work/lender" --insecure --one-domain \
-	--members 1 >"$work/mount.log" 2>&1 &
+	--members 1 ${ATTACH:-} >"$work/mount.log" 2>&1 &
 for _ in $(seq 100); do grep -q '^mounted ' "$work/mount.log" && break || sleep 0.1; done
 grep -q '^mounted ' "$work/mount.log" || {
 	cat "$work/mount.log" >&2

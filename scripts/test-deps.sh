@@ -136,6 +136,16 @@ if ! command -v nats-server >/dev/null && ((EUID == 0)); then
 	fi
 	rm -rf "$nats"
 fi
+# FUSE over io_uring is off in a kernel that has it.
+uring=/sys/module/fuse/parameters/enable_uring
+if [[ -e $uring && $(<"$uring") == N ]]; then
+	if ((EUID == 0)) && echo Y >"$uring"; then
+		echo "test-deps: FUSE over io_uring is on now ($uring)"
+	else
+		echo "test-deps: FUSE over io_uring is off ($uring): tests that need it will say so and skip"
+	fi
+fi
+
 # No package index has it, and to build it takes Go and minutes.
 if ! command -v kine >/dev/null; then
 	echo "test-deps: no \`kine\` (go install github.com/k3s-io/kine@v0.14.0): tests that need it will say so and skip"

@@ -11,6 +11,9 @@ use crate::error::{BenchError, ErrorContext};
 use crate::testbed::Testbed;
 use crate::tool::wait_until;
 
+/// Whether the kernel may send FUSE's requests by io_uring.
+const IO_URING_ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
+
 /// A mounted directory. If it is dropped without [`BenchMount::end`], as after an error, it is unmounted
 /// although processes may use it.
 #[derive(Debug)]
@@ -44,7 +47,22 @@ impl BenchMount {
         let dir = site.directory().join(format!("mounted-{}", site.number()));
         let mut journal = dir.clone().into_os_string();
         journal.push(".journal");
-        BenchMount::begin_at(site, dir, journal.into(), lender, slower_us)
+        BenchMount::begin_at(site, dir, journal.into(), lender, slower_us, &[])
+    }
+
+    /// The same with requests by io_uring. The error is the reason why this kernel has none.
+    pub(crate) fn begin_by_io_uring(
+        site: &Testbed,
+        lender: &NetAddress,
+    ) -> Result<Result<BenchMount, String>, BenchError> {
+        let enabled = std::fs::read_to_string(IO_URING_ENABLED);
+        if !enabled.is_ok_and(|said| said.trim() == "Y") {
+            return Ok(Err(format!("{IO_URING_ENABLED} is not Y")));
+        }
+        let dir = site.directory().join(format!("mounted-{}", site.number()));
+        let mut journal = dir.clone().into_os_string();
+        journal.push(".journal");
+        BenchMount::begin_at(site, dir, journal.into(), lender, 0, &["--io-uring"]).map(Ok)
     }
 
     /// The same with the journal in a given directory, which may be on another disk.
@@ -54,7 +72,7 @@ impl BenchMount {
         lender: &NetAddress,
     ) -> Result<BenchMount, BenchError> {
         let dir = site.directory().join(format!("mounted-{}", site.number()));
-        BenchMount::begin_at(site, dir, journal, lender, 0)
+        BenchMount::begin_at(site, dir, journal, lender, 0, &[])
     }
 
     fn begin_at(
@@ -63,6 +81,7 @@ impl BenchMount {
         journal: PathBuf,
         lender: &NetAddress,
         slower_us: u32,
+        more: &[&str],
     ) -> Result<BenchMount, BenchError> {
         std::fs::create_dir(&dir).context("make a directory")?;
         register(CleanupItem::Mount(dir.clone()));
@@ -81,7 +100,7 @@ impl BenchMount {
             &slower_us.to_string(),
         ];
         let mut mount = BenchMount {
-            words: words.map(str::to_owned).into(),
+            words: words.iter().chain(more).map(|word| (*word).to_owned()).collect(),
             dir,
             journal,
             program: site.program().to_owned(),

@@ -19,6 +19,8 @@ struct CallerAffinity {
     row: u32,
     /// Core that this thread is pinned to, and the cores it may use otherwise.
     pinned: Option<(usize, CpuSet)>,
+    /// Requests come from one core only.
+    stays: bool,
 }
 
 thread_local! {
@@ -31,8 +33,19 @@ pub fn follow_caller(caller: u32) {
     AFFINITY.with_borrow_mut(|near| near.follow_caller(caller));
 }
 
+/// Keeps the calling thread on the core, if it may run there: it answers callers of no other.
+pub(crate) fn stay_on(core: u16) {
+    AFFINITY.with_borrow_mut(|near| {
+        near.stays = true;
+        near.pin(core.into());
+    });
+}
+
 impl CallerAffinity {
     fn follow_caller(&mut self, caller: u32) {
+        if self.stays {
+            return;
+        }
         if caller != self.caller {
             self.caller = caller;
             self.row = 0;

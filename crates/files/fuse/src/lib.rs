@@ -19,6 +19,7 @@
 //! | `wire` | formats of requests and replies, as values |
 //! | `affinity` | runs an answering thread on the core of its caller |
 //! | `device` | the kernel's end of a session: receiving, replying, registered files |
+//! | `ring` | requests by io_uring |
 //! | `session` | the handshake, taking over, and the threads that answer |
 //! | `mount` | a mount by the kernel's calls, without a path |
 //! | `helper` | a mount by `fusermount3`, for users other than root |
@@ -31,6 +32,7 @@ mod device;
 pub mod fuzzed;
 mod helper;
 mod mount;
+mod ring;
 mod session;
 mod sys;
 mod wire;
@@ -39,6 +41,7 @@ pub use affinity::follow_caller;
 pub use device::{BackingFile, FuseDevice};
 pub use helper::{FUSERMOUNT, mount_by_helper};
 pub use mount::{DetachedMount, MountAttrFlags};
+pub use ring::cores;
 pub use session::{AgreedSession, FuseService, FuseSession, REQUEST_BYTES_MAX};
 pub use wire::capability;
 pub use wire::init::{FuseAgreement, FuseInit, FuseOptions};

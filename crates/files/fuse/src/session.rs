@@ -2,13 +2,16 @@
 //! reply.
 
 use std::io;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use netram_process::abort_guard::AbortGuard;
 use rustix::io::Errno;
 
+use crate::affinity::stay_on;
 use crate::device::FuseDevice;
+use crate::ring::{QueuePlace, queues};
 use crate::wire::init::{FuseAgreement, FuseOptions};
 use crate::wire::reply::ReplyBody;
 use crate::wire::request::{FuseOperation, FuseRequest};
@@ -122,6 +125,57 @@ impl AgreedSession {
         }
         FuseSession::start(self.device, ends, &service, false, None)
     }
+
+    /// Begins to answer requests that come by io_uring, with `threads` threads on each core. Kernel and server
+    /// must have agreed on that ([`FuseAgreement::is_over_io_uring`]). Another server cannot take such a
+    /// session over.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses a queue, or a thread cannot be started. The mount cannot be used then: the kernel
+    /// holds its requests back until each core has a queue.
+    pub fn serve_by_ring(self, service: Arc<impl FuseService>, threads: usize) -> io::Result<FuseSession> {
+        let (sender, taken) = channel();
+        let mut started = Vec::new();
+        for (core, is_online) in queues::all()? {
+            // A core may come up later. Until then nobody calls from it.
+            let count = if is_online { threads.max(1) } else { 1 };
+            for number in 0..count {
+                let (device, service, sender) =
+                    (Arc::clone(&self.device), Arc::clone(&service), sender.clone());
+                let thread = std::thread::Builder::new().name(format!("netram-fuse-{core}.{number}"));
+                started.push(thread.spawn(move || serve_queue(device, core, &*service, &sender))?);
+            }
+        }
+        for said in taken.iter().take(started.len()) {
+            said?;
+        }
+        // What the kernel waits for no reply to comes by the device all the same.
+        let ends = vec![Arc::clone(&self.device)];
+        let mut session = FuseSession::start(self.device, ends, &service, false, None)?;
+        session.threads.append(&mut started);
+        Ok(session)
+    }
+}
+
+/// Takes a place in the core's queue, says how that went, and answers.
+fn serve_queue(
+    device: Arc<FuseDevice>,
+    core: u16,
+    service: &impl FuseService,
+    taken: &Sender<io::Result<()>>,
+) {
+    stay_on(core);
+    let place = QueuePlace::take(device, core, REQUEST_BYTES_MAX as usize);
+    match place {
+        Ok(mut place) => {
+            let _ = taken.send(Ok(()));
+            serve(&mut place, service, None);
+        }
+        Err(error) => {
+            let _ = taken.send(Err(error));
+        }
+    }
 }
 
 impl FuseSession {
@@ -153,14 +207,17 @@ impl FuseSession {
             let (service, resent) = (Arc::clone(service), resent.clone());
             std::thread::Builder::new()
                 .name(format!("netram-fuse-{number}"))
-                .spawn(move || match resent {
-                    Some(resent) if number == 0 => {
-                        serve(&end, &*service, Some(&resent));
-                        resent.on_answered();
-                    }
-                    resent => {
-                        resent.iter().for_each(|resent| resent.wait());
-                        serve(&end, &*service, None);
+                .spawn(move || {
+                    let mut end = DeviceEnd::new(end);
+                    match resent {
+                        Some(resent) if number == 0 => {
+                            serve(&mut end, &*service, Some(&resent));
+                            resent.on_answered();
+                        }
+                        resent => {
+                            resent.iter().for_each(|resent| resent.wait());
+                            serve(&mut end, &*service, None);
+                        }
                     }
                 })
         });
@@ -212,26 +269,68 @@ impl ResentPhase {
 }
 
 /// The process ends if this fails: programs would wait for ever for what it was to answer.
-fn serve(device: &FuseDevice, service: &impl FuseService, resent: Option<&ResentPhase>) {
-    let mut end = AbortGuard::arm();
-    match answer_all(device, service, resent) {
-        Ok(()) => end.disarm(),
+fn serve(end: &mut impl RequestEnd, service: &impl FuseService, resent: Option<&ResentPhase>) {
+    let mut guard = AbortGuard::arm();
+    match answer_all(end, service, resent) {
+        Ok(()) => guard.disarm(),
         Err(error) => tracing::error!(%error, "cannot reply to the kernel's FUSE"),
+    }
+}
+
+/// A thread's way to receive requests and reply to them, one at a time.
+trait RequestEnd {
+    /// The next request. `None`: the file system is gone.
+    fn receive(&mut self) -> io::Result<Option<&[u8]>>;
+
+    /// Replies to the request `unique`, which was received last.
+    fn reply(&mut self, unique: u64, result: Result<&[u8], Errno>) -> io::Result<()>;
+}
+
+/// /dev/fuse, with a buffer for one request.
+struct DeviceEnd {
+    device: Arc<FuseDevice>,
+    buffer: Vec<u8>,
+}
+
+impl DeviceEnd {
+    fn new(device: Arc<FuseDevice>) -> DeviceEnd {
+        // Every page is touched: while this process is being killed, the kernel fails a request whose buffer
+        // is not in memory.
+        let buffer = vec![1; REQUEST_BYTES_MAX as usize + OVERHEAD_BYTES];
+        DeviceEnd { device, buffer }
+    }
+}
+
+impl RequestEnd for DeviceEnd {
+    fn receive(&mut self) -> io::Result<Option<&[u8]>> {
+        let length = self.device.receive(&mut self.buffer)?;
+        Ok(length.map(|length| &self.buffer[..length]))
+    }
+
+    fn reply(&mut self, unique: u64, result: Result<&[u8], Errno>) -> io::Result<()> {
+        self.device.reply(unique, result)
+    }
+}
+
+impl RequestEnd for QueuePlace {
+    fn receive(&mut self) -> io::Result<Option<&[u8]>> {
+        QueuePlace::receive(self)
+    }
+
+    fn reply(&mut self, unique: u64, result: Result<&[u8], Errno>) -> io::Result<()> {
+        QueuePlace::reply(self, unique, result)
     }
 }
 
 /// Answers requests until the file system is gone.
 fn answer_all(
-    device: &FuseDevice,
+    end: &mut impl RequestEnd,
     service: &impl FuseService,
     mut resent: Option<&ResentPhase>,
 ) -> io::Result<()> {
-    // Every page is touched: while this process is being killed, the kernel fails a request whose buffer is
-    // not in memory.
-    let mut buffer = vec![1; REQUEST_BYTES_MAX as usize + OVERHEAD_BYTES];
     let mut body = ReplyBody::default();
-    while let Some(length) = device.receive(&mut buffer)? {
-        let Some(request) = FuseRequest::parse(&buffer[..length]) else {
+    while let Some(bytes) = end.receive()? {
+        let Some(request) = FuseRequest::parse(bytes) else {
             return Err(io::Error::other("the kernel sent an invalid FUSE request"));
         };
         if resent.is_some() && request.follows_resent() {
@@ -251,8 +350,9 @@ fn answer_all(
             }
             _ => service.answer(&request, &mut body),
         };
-        if request.operation.is_answered() {
-            device.reply(request.unique, result.map(|()| body.filled()))?;
+        let (unique, is_answered) = (request.unique, request.operation.is_answered());
+        if is_answered {
+            end.reply(unique, result.map(|()| body.filled()))?;
         }
         drop(timed);
     }

@@ -10,7 +10,8 @@ const FILES_MAX: u64 = 1 << 16;
 /// Lower bound; a mount cannot work with fewer.
 const FILES_MIN: u64 = 16;
 
-/// Raises the process's descriptor limit as far as allowed. Returns the number of descriptors left for files.
+/// Raises the process's descriptor limit as far as allowed. Returns the number of descriptors left for files
+/// by threads that need `threads` for themselves.
 pub(crate) fn for_files(threads: usize) -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

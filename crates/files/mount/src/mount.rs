@@ -27,7 +27,7 @@ use crate::fuse::{self, FuseFilesystem};
 use crate::maintenance::MaintenanceThreads;
 use crate::metrics::MountMetrics;
 use crate::mount_point::{SOURCE, detach, is_mounted, is_unresponsive, resolve};
-use crate::place::{mount_as_user, mount_over};
+use crate::place::{AnsweringWay, mount_as_user, mount_over};
 use crate::stamp::StampFile;
 
 /// Interval at which it is checked whether a directory has been given back.
@@ -57,6 +57,19 @@ pub struct MountOptions {
     pub on_failed_sync: Option<fn()>,
     /// Number of servers that the mount had before this one.
     pub restarts: u32,
+    /// Whether requests come by io_uring, with `threads` threads on each core (Linux 6.14, if enabled there).
+    /// Excludes `survive`: the kernel cannot send such requests again.
+    pub io_uring: bool,
+}
+
+impl MountOptions {
+    /// Number of all threads that answer the kernel.
+    pub(crate) fn all_threads(&self) -> usize {
+        match self.io_uring {
+            true => self.threads * netram_fuse::cores(),
+            false => self.threads,
+        }
+    }
 }
 
 impl Default for MountOptions {
@@ -71,6 +84,7 @@ impl Default for MountOptions {
             survive: false,
             on_failed_sync: None,
             restarts: 0,
+            io_uring: false,
         }
     }
 }
@@ -406,10 +420,11 @@ pub fn owner_of_mount(dir: &Path) -> Result<Option<PathOwner>, MountError> {
 }
 
 fn start(held: &Arc<MountState>, asked: MountOptions) -> io::Result<FuseSession> {
-    let options = fuse::options(asked.passthrough, asked.survive);
+    let survive = asked.survive && !asked.io_uring;
+    let options = fuse::options(asked.passthrough, survive, asked.io_uring);
     let make = |agreed: &AgreedSession| {
         let passes = asked.passthrough && fuse::has_passthrough(agreed.agreement());
-        let survives = asked.survive && agreed.agreement().can_be_taken_over();
+        let survives = survive && agreed.agreement().can_be_taken_over();
         FuseFilesystem::new(
             Arc::clone(held),
             Arc::clone(agreed.device()),
@@ -418,16 +433,14 @@ fn start(held: &Arc<MountState>, asked: MountOptions) -> io::Result<FuseSession>
             false,
         )
     };
+    let way = match (asked.io_uring, survive) {
+        (true, _) => AnsweringWay::Ring,
+        (false, true) => AnsweringWay::Shared,
+        (false, false) => AnsweringWay::Apart,
+    };
     match geteuid().is_root() {
-        true => mount_over(
-            held.backing.handle(),
-            SOURCE,
-            &options,
-            asked.threads,
-            asked.survive,
-            make,
-        ),
-        false => mount_as_user(&held.dir, SOURCE, &options, asked.threads, asked.survive, make),
+        true => mount_over(held.backing.handle(), SOURCE, &options, asked.threads, way, make),
+        false => mount_as_user(&held.dir, SOURCE, &options, asked.threads, way, make),
     }
 }
 

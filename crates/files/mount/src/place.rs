@@ -25,7 +25,7 @@ pub(crate) fn mount_over<S: FuseService>(
     source: &str,
     options: &FuseOptions,
     threads: usize,
-    survive: bool,
+    way: AnsweringWay,
     make: impl FnOnce(&AgreedSession) -> S,
 ) -> io::Result<FuseSession> {
     let attributes = MountAttrFlags::MOUNT_ATTR_NODEV
@@ -36,7 +36,7 @@ pub(crate) fn mount_over<S: FuseService>(
         DetachedMount::new(source, mode, &["default_permissions"], attributes)?;
     let agreed = AgreedSession::begin(device, options)?;
     let service = Arc::new(make(&agreed));
-    let session = answer(agreed, service, threads, survive)?;
+    let session = answer(agreed, service, threads, way)?;
     let to_descriptors = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     match move_mount(root.as_fd(), "", directory, "", to_descriptors) {
         Ok(()) => Ok(session),
@@ -55,7 +55,7 @@ pub(crate) fn mount_as_user<S: FuseService>(
     source: &str,
     options: &FuseOptions,
     threads: usize,
-    survive: bool,
+    way: AnsweringWay,
     make: impl FnOnce(&AgreedSession) -> S,
 ) -> io::Result<FuseSession> {
     let names = [&format!("fsname={source}"), &format!("subtype={source}")];
@@ -64,7 +64,7 @@ pub(crate) fn mount_as_user<S: FuseService>(
     let device = mount_by_helper(dir, &all)?;
     let begun = AgreedSession::begin(device, options).and_then(|agreed| {
         let service = Arc::new(make(&agreed));
-        answer(agreed, service, threads, survive)
+        answer(agreed, service, threads, way)
     });
     if begun.is_err()
         && let Err(error) = detach(dir)
@@ -74,17 +74,28 @@ pub(crate) fn mount_as_user<S: FuseService>(
     begun
 }
 
-/// Begins to answer. `survive`: another server shall be able to continue, for which all threads share one
-/// end.
+/// How threads get requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AnsweringWay {
+    /// From one end that all share, which another server can continue with.
+    Shared,
+    /// From an end each.
+    Apart,
+    /// By io_uring, from the queue of a core.
+    Ring,
+}
+
+/// Begins to answer.
 fn answer(
     agreed: AgreedSession,
     service: Arc<impl FuseService>,
     threads: usize,
-    survive: bool,
+    way: AnsweringWay,
 ) -> io::Result<FuseSession> {
-    match survive && agreed.agreement().can_be_taken_over() {
-        true => agreed.serve(service, threads),
-        false => agreed.serve_apart(service, threads),
+    match way {
+        AnsweringWay::Ring => agreed.serve_by_ring(service, threads),
+        AnsweringWay::Shared if agreed.agreement().can_be_taken_over() => agreed.serve(service, threads),
+        AnsweringWay::Shared | AnsweringWay::Apart => agreed.serve_apart(service, threads),
     }
 }
 

@@ -131,8 +131,72 @@ pub(super) fn files(
         }
     }
     figures.push(over_empty(site, &mounted, time, quick)?);
+    match BenchMount::begin_by_io_uring(site, lender.address())? {
+        Ok(ring) => {
+            figures.extend(by_io_uring(&mounted, &ring, time)?);
+            ring.end()?;
+        }
+        Err(missing) => skipped.push(format!("files on a mount by io_uring: {missing}")),
+    }
     mounted.end()?;
     Ok(figures)
+}
+
+/// Synced writes whose requests come by io_uring, beside those by /dev/fuse.
+fn by_io_uring(
+    mounted: &BenchMount,
+    ring: &BenchMount,
+    time: Duration,
+) -> Result<Vec<ScoreboardRow>, BenchError> {
+    let mut rows = Vec::new();
+    for (id, writers, least) in [("mount-uring", 1, 0.9), ("mount-uring-4", 4, 1.2)] {
+        several(ring.dir(), writers, WARM_UP)?;
+        let (mut by_ring, mut by_device) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            by_ring.push(several(ring.dir(), writers, time)?);
+            by_device.push(several(mounted.dir(), writers, time)?);
+        }
+        let what = format!(
+            "write and fdatasync, {BYTES} B, {writers} writers on a mount by io_uring, time over count; floor: by \
+             /dev/fuse"
+        );
+        let (by_ring, by_device) = (median(by_ring), median(by_device));
+        rows.push(ScoreboardRow::faster(id, what, "us", by_ring, by_device, least));
+    }
+    Ok(rows)
+}
+
+/// Time over the number of synced writes of several threads, each with a file of its own, in µs.
+fn several(dir: &Path, writers: usize, time: Duration) -> Result<f64, BenchError> {
+    let files = (0..writers).map(|writer| {
+        let path = dir.join(format!("log-{writer}"));
+        let file = File::create(&path).context("make a file")?;
+        file.write_all_at(&[0; 4096], 0).context("fill a file")?;
+        Ok(file)
+    });
+    let files: Vec<File> = files.collect::<Result<_, BenchError>>()?;
+    let began = Instant::now();
+    let write = |file: File| {
+        let mut count = 0_u64;
+        while began.elapsed() < time {
+            let at = count * BYTES as u64 % 4096;
+            file.write_all_at(&[7; BYTES], at).context("write")?;
+            file.sync_data().context("sync")?;
+            count += 1;
+        }
+        Ok(count)
+    };
+    let counts = std::thread::scope(|threads| {
+        let writing: Vec<_> = files
+            .into_iter()
+            .map(|file| threads.spawn(|| write(file)))
+            .collect();
+        let ended = writing
+            .into_iter()
+            .map(|writer| writer.join().expect("a writer does not panic"));
+        ended.collect::<Result<Vec<u64>, BenchError>>()
+    })?;
+    Ok(began.elapsed().as_secs_f64() * 1e6 / counts.iter().sum::<u64>() as f64)
 }
 
 /// A synced write beside an empty server's, plus a commit to one member.

@@ -87,6 +87,10 @@ pub struct AttachDirectory {
     /// program that then opens such a file for writing cannot map it into memory
     #[arg(long)]
     passthrough: bool,
+    /// Get the kernel's requests by io_uring, for several programs or threads that sync at once (Linux 6.14;
+    /// root allows it by `echo Y > /sys/module/fuse/parameters/enable_uring`). --threads counts each core's
+    #[arg(long)]
+    io_uring: bool,
     /// How many times a serving process that died is replaced within ten minutes, while programs
     /// wait; then they get errors. 0: this process serves by itself (Linux 6.9) [default: 0]
     #[arg(long, value_name = "COUNT", hide = true)]
@@ -153,6 +157,11 @@ impl AttachDirectory {
             );
             return Err(UsageError(sentence).into());
         }
+        if self.io_uring && self.restarts.is_some_and(|restarts| restarts > 0) {
+            let sentence = "--io-uring and --restarts exclude each other: the kernel sends requests that it had \
+                            sent by io_uring to no other process";
+            return Err(UsageError(sentence.to_owned()).into());
+        }
         netram_mount::check(&self.dir, &self.on)?;
         let ups = self.ups.source()?;
         self.make_journal()?;
@@ -214,6 +223,7 @@ impl AttachDirectory {
             checkpoint: self.checkpoint.map(|time| time.0),
             threads: self.threads,
             passthrough: self.passthrough,
+            io_uring: self.io_uring,
             accept_loss: self.accept_loss,
             modelled_sync_us: self.modelled_sync_us,
             ups: self.ups.clone(),
@@ -258,6 +268,7 @@ impl AttachDirectory {
             ("--checkpoint", self.checkpoint.is_some()),
             ("--threads", self.threads.is_some()),
             ("--passthrough", self.passthrough),
+            ("--io-uring", self.io_uring),
             ("--restarts", self.restarts.is_some()),
             ("--hung-after", self.hung_after.is_some()),
             ("--accept-loss", self.accept_loss),

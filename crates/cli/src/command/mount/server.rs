@@ -62,6 +62,8 @@ pub(crate) struct MountServerPart {
     pub(super) checkpoint: Option<Duration>,
     pub(super) threads: Option<u8>,
     pub(super) passthrough: bool,
+    #[serde(default)]
+    pub(super) io_uring: bool,
     pub(super) accept_loss: bool,
     pub(super) modelled_sync_us: u32,
     pub(super) ups: UpsArgs,
@@ -113,6 +115,7 @@ impl MountServerPart {
             checkpoint: self.checkpoint.unwrap_or(usual.checkpoint),
             threads: self.threads.map_or(usual.threads, usize::from),
             passthrough: self.passthrough,
+            io_uring: self.io_uring,
             accept_loss: self.accept_loss,
             survive: self.survive,
             restarts: self.restarts,

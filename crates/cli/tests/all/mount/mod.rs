@@ -7,6 +7,7 @@ mod attached;
 mod files;
 mod hostile;
 mod input;
+mod io_uring;
 mod kills;
 mod limits;
 mod metrics;

@@ -1,7 +1,7 @@
 //! The handshake of a session.
 
 use super::Fields;
-use super::capability::{HAS_RESEND, INIT_EXT, MAX_PAGES, PASSTHROUGH};
+use super::capability::{HAS_RESEND, INIT_EXT, MAX_PAGES, OVER_IO_URING, PASSTHROUGH};
 use super::reply::ReplyBody;
 
 /// Protocol version 7.40, of Linux 6.9. Kernels with any other minor number support it too.
@@ -46,7 +46,12 @@ impl FuseAgreement {
 
     /// Whether another server can continue the session: the kernel sends what this one left unanswered again.
     pub fn can_be_taken_over(self) -> bool {
-        self.has(HAS_RESEND)
+        self.has(HAS_RESEND) && !self.is_over_io_uring()
+    }
+
+    /// Whether the kernel holds all requests back until each core's queue can be served.
+    pub fn is_over_io_uring(self) -> bool {
+        self.has(OVER_IO_URING)
     }
 }
 

@@ -41,6 +41,8 @@ pub mod capability {
     pub const PASSTHROUGH: u64 = 1 << 37;
     /// The kernel can send unanswered requests again (Linux 6.9).
     pub const HAS_RESEND: u64 = 1 << 39;
+    /// Requests come by io_uring (Linux 6.14, if its administrator allows it).
+    pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// Flags of the reply to an open.

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use super::request::FuseTime;
 
 /// Bytes of a reply's header.
-const REPLY_HEADER_BYTES: usize = 16;
+pub(crate) const REPLY_HEADER_BYTES: usize = 16;
 /// The kernel's largest error number.
 const ERROR_NUMBER_MAX: i32 = 4095;
 /// Bytes that the room for data grows by at least.

@@ -2,7 +2,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use netram_fuse::{AgreedSession, FuseDevice, FuseOperation, FuseRequest, FuseSession};
+use netram_fuse::{
+    AgreedSession, FuseDevice, FuseOperation, FuseOptions, FuseRequest, FuseSession, capability,
+};
 
 use crate::one_file::{FILE_BYTES, OPTIONS, OneFile, mount, open};
 
@@ -64,5 +66,41 @@ fn a_request_left_unanswered_is_answered_by_the_server_that_takes_over() {
     let session =
         FuseSession::take_over(Arc::new(FuseDevice::from(kept)), Arc::new(OneFile::default()), 2).unwrap();
     program.join().unwrap();
+    session.join();
+}
+
+#[test]
+fn requests_by_io_uring_are_answered_on_every_core() {
+    let Some(mount) = mount() else { return };
+    let options = FuseOptions {
+        wanted: OPTIONS.wanted | capability::OVER_IO_URING,
+        ..OPTIONS
+    };
+    let agreed = AgreedSession::begin(mount.device, &options).unwrap();
+    if !agreed.agreement().is_over_io_uring() {
+        eprintln!(
+            "\nSKIPPED: this kernel offers no FUSE over io_uring (`echo Y > /sys/module/fuse/parameters/enable_uring`)"
+        );
+        return;
+    }
+    let service = Arc::new(OneFile::default());
+    let session = agreed.serve_by_ring(Arc::clone(&service), 2).unwrap();
+    let programs = (0..4).map(|program| {
+        let file = open(&mount.root).unwrap();
+        std::thread::spawn(move || {
+            let mut bytes = vec![0; 100_000];
+            for round in 0..50 {
+                file.write_all_at(&bytes, program * 512).unwrap();
+                file.sync_data().unwrap();
+                file.read_exact_at(&mut bytes, round * 100).unwrap();
+                assert!(bytes.iter().all(|byte| *byte == 7));
+            }
+        })
+    });
+    for program in programs.collect::<Vec<_>>() {
+        program.join().unwrap();
+    }
+    assert_eq!(service.written.load(Ordering::Relaxed), 4 * 50 * 100_000);
+    drop(mount.root);
     session.join();
 }

@@ -37,9 +37,13 @@ const TTL: FuseTtl = FuseTtl {
 /// Maximum number of requests, as of reading ahead, that the kernel sends before earlier ones are answered.
 const BACKGROUND_MAX: u16 = 64;
 
+/// Refusal of a kernel that sends no requests by io_uring.
+const NO_IO_URING: &str = "the kernel's FUSE does not use io_uring: that needs Linux 6.14, and `echo Y > \
+                           /sys/module/fuse/parameters/enable_uring` by root; or attach without --io-uring";
+
 /// This file system's part of the handshake. `passthrough`: the kernel shall read files itself. `survive`:
-/// another server shall be able to continue.
-pub(crate) fn options(passthrough: bool, survive: bool) -> FuseOptions {
+/// another server shall be able to continue. `io_uring`: requests must come that way.
+pub(crate) fn options(passthrough: bool, survive: bool, io_uring: bool) -> FuseOptions {
     let optional = |has: bool, capability| if has { capability } else { 0 };
     let wanted = capability::ASYNC_READ
         | capability::BIG_WRITES
@@ -52,7 +56,7 @@ pub(crate) fn options(passthrough: bool, survive: bool) -> FuseOptions {
         wanted: wanted
             | optional(passthrough, capability::PASSTHROUGH)
             | optional(survive, capability::HAS_RESEND),
-        needed: (0, ""),
+        needed: (optional(io_uring, capability::OVER_IO_URING), NO_IO_URING),
         background_max: BACKGROUND_MAX,
     }
 }

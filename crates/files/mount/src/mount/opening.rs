@@ -123,12 +123,17 @@ pub(super) fn continue_directory(
     Ok((state_of(dir, ground, files, stamp, asked), recovered))
 }
 
+/// Descriptors of the threads that answer the kernel: one file of the backing directory each, and a ring.
+fn descriptors_of(asked: MountOptions) -> usize {
+    asked.all_threads() * (1 + usize::from(asked.io_uring))
+}
+
 fn options(log: &Journal, asked: MountOptions) -> DirectoryOptions {
     DirectoryOptions {
         journal: log.id(),
         durability: asked.durability,
         loss_accepted: false,
-        files_max: descriptors::for_files(asked.threads),
+        files_max: descriptors::for_files(descriptors_of(asked)),
         on_failed_sync: asked.on_failed_sync,
         reign: None,
         planted: FaultSwitch::NONE,
@@ -184,6 +189,6 @@ fn state_of(
         dir: dir.to_path_buf(),
         backing,
         stamp,
-        metrics: MountMetrics::register(dir, asked.threads, asked.restarts),
+        metrics: MountMetrics::register(dir, asked.all_threads(), asked.restarts),
     }
 }

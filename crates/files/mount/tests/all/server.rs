@@ -37,6 +37,7 @@ const OPTIONS: MountOptions = MountOptions {
     survive: true,
     on_failed_sync: None,
     restarts: 0,
+    io_uring: false,
 };
 
 /// The process that serves, when it is started as one.
