@@ -126,9 +126,9 @@ impl AgreedSession {
         FuseSession::start(self.device, ends, &service, false, None)
     }
 
-    /// Begins to answer requests that come by io_uring, with `threads` threads on each core. Kernel and server
-    /// must have agreed on that ([`FuseAgreement::is_over_io_uring`]). Another server cannot take such a
-    /// session over.
+    /// Begins to answer requests that come by io_uring, with `threads` threads on each core. Kernel and
+    /// server must have agreed on that ([`FuseAgreement::is_over_io_uring`]). Another server cannot take such
+    /// a session over.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! The calls of /dev/fuse that have no other interface. The other unsafe modules are `ring/area` and `ring/queue`.
+//! The calls of /dev/fuse that have no other interface. The crate's other unsafe modules are `ring/area` and
+//! `ring/queue`.
 #![allow(unsafe_code, reason = "ioctl has no other interface")]
 
 use std::os::fd::{AsFd, AsRawFd};
