@@ -19,24 +19,47 @@ use crate::volume::{VolumeDirectory, VolumeRedundancy};
 
 /// Number of large writes in flight.
 const DEPTH: usize = 16;
-/// Time added to each sync of the log. During one, the slowest link carries more than is in flight.
-const LOG_SYNC: Duration = Duration::from_millis(25);
 /// Room for the bytes that come during a sync at the fastest link's speed.
 const WINDOW_BYTES: u64 = 32 << 20;
-/// Speeds of links, in megabits per second.
-const LINKS: [(&str, u64); 2] = [
-    ("volume-throughput-link", 1_000),
-    ("volume-throughput-link-2500", 2_500),
-];
 
-const _: () = assert!(
-    ((DEPTH * LARGE) as u64) < LINKS[0].1 * 1_000_000 / 8 * LOG_SYNC.as_millis() as u64 / 1_000,
-    "the disk would answer before the link has carried what is under way"
-);
-const _: () = assert!(
-    LINKS[1].1 * 1_000_000 / 8 * 3 * LOG_SYNC.as_millis() as u64 / 1_000 < WINDOW_BYTES,
-    "writers would wait for the disk to make room"
-);
+/// A link of a network card's speed.
+#[derive(Clone, Copy)]
+struct LinkSpeed {
+    id: &'static str,
+    megabits: u64,
+    /// Time added to each sync of the log. During one, the link carries more than is in flight.
+    log_sync: Duration,
+}
+
+impl LinkSpeed {
+    const fn new(id: &'static str, megabits: u64, log_sync_ms: u64) -> LinkSpeed {
+        let log_sync = Duration::from_millis(log_sync_ms);
+        let link = LinkSpeed {
+            id,
+            megabits,
+            log_sync,
+        };
+        assert!(
+            ((DEPTH * LARGE) as u64) < link.bytes_a_sync(),
+            "the disk would answer before the link has carried what is under way"
+        );
+        assert!(
+            3 * link.bytes_a_sync() < WINDOW_BYTES,
+            "writers would wait for the disk to make room"
+        );
+        link
+    }
+
+    const fn bytes_a_sync(self) -> u64 {
+        self.megabits * 1_000_000 / 8 * self.log_sync.as_millis() as u64 / 1_000
+    }
+}
+
+const LINKS: [LinkSpeed; 3] = [
+    LinkSpeed::new("volume-throughput-link", 1_000, 25),
+    LinkSpeed::new("volume-throughput-link-2500", 2_500, 25),
+    LinkSpeed::new("volume-throughput-link-10000", 10_000, 8),
+];
 
 /// All rows that can be measured here.
 pub(super) fn rows(
@@ -45,10 +68,13 @@ pub(super) fn rows(
     skipped: &mut Vec<String>,
 ) -> Result<Vec<ScoreboardRow>, BenchError> {
     let mut figures = vec![loopback(site, effort)?];
-    for (id, megabits) in LINKS {
-        match link(site, id, megabits as u32, effort) {
+    for speed in LINKS {
+        match link(site, speed, effort) {
             Ok(figure) => figures.push(figure),
-            Err(error) => skipped.push(format!("large writes over a link of {megabits} Mbit/s: {error}")),
+            Err(error) => skipped.push(format!(
+                "large writes over a link of {} Mbit/s: {error}",
+                speed.megabits
+            )),
         }
     }
     Ok(figures)
@@ -85,14 +111,14 @@ fn loopback(site: &Testbed, effort: VolumeEffort) -> Result<ScoreboardRow, Bench
     Ok(measured.figure("volume-throughput", "loopback"))
 }
 
-fn link(
-    site: &Testbed,
-    id: &'static str,
-    megabits: u32,
-    effort: VolumeEffort,
-) -> Result<ScoreboardRow, BenchError> {
+fn link(site: &Testbed, speed: LinkSpeed, effort: VolumeEffort) -> Result<ScoreboardRow, BenchError> {
+    let LinkSpeed {
+        id,
+        megabits,
+        log_sync,
+    } = speed;
     let network = NamespacePair::new()?;
-    network.shape(megabits)?;
+    network.shape(megabits as u32)?;
     // A thread cannot leave a namespace that it has entered.
     let measured = std::thread::scope(|scope| {
         let measuring = scope.spawn(|| {
@@ -104,7 +130,7 @@ fn link(
             };
             let place = VolumeDirectory::new(site, BYTES, &holders)?;
             let slow = SyncDelays {
-                journal_us: LOG_SYNC.as_micros() as u32,
+                journal_us: log_sync.as_micros() as u32,
                 files_us: 0,
             };
             let what = DeviceSource::Volume(place.path().to_owned(), slow);
@@ -115,7 +141,7 @@ fn link(
     let over = format!(
         "a link of {megabits} Mbit/s between two network namespaces, on a MODELLED disk of {} ms a sync of the log, so \
          that the member alone answers",
-        LOG_SYNC.as_millis()
+        log_sync.as_millis()
     );
     Ok(measured.figure(id, &over))
 }

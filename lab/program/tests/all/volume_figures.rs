@@ -18,9 +18,10 @@ const ALWAYS: [&str; 10] = [
     "volume-memory-stages",
     "volume-memory-process",
 ];
-const WHERE_POSSIBLE: [&str; 6] = [
+const WHERE_POSSIBLE: [&str; 7] = [
     "volume-throughput-link",
     "volume-throughput-link-2500",
+    "volume-throughput-link-10000",
     "volume-lenders-3",
     "volume-lenders-4",
     "volume-cast-all-2",
