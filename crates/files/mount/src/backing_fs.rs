@@ -37,6 +37,9 @@ const PERMISSIONS: u32 = 0o7777;
 #[derive(Debug)]
 pub(crate) struct BackingFs {
     root: OpenDirectory,
+    /// Open file by which a server that takes over syncs the disk: the kernel reports to it what has failed
+    /// since its opening.
+    disk: OwnedFd,
     /// Owners and permissions that a replayed record may give.
     rights: ReplayRights,
     /// Delay added to every sync; zero unless a benchmark models a slower disk.
@@ -56,12 +59,13 @@ fn io_error_of(error: &io::Error) -> IoError {
 }
 
 impl BackingFs {
-    /// The files below `root`, with `sync_delay` added to every sync. Until [`BackingFs::end_replay`] it
-    /// carries out what a journal says, and afterwards what programs do.
-    pub(crate) fn of(root: OpenDirectory, sync_delay: Duration) -> io::Result<BackingFs> {
+    /// The files below `root`, on the file system of `disk`, with `sync_delay` added to every sync. Until
+    /// [`BackingFs::end_replay`] it carries out what a journal says, and afterwards what programs do.
+    pub(crate) fn of(root: OpenDirectory, disk: OwnedFd, sync_delay: Duration) -> io::Result<BackingFs> {
         Ok(BackingFs {
             rights: ReplayRights::of(&fstat(&root)?),
             root,
+            disk,
             sync_delay,
         })
     }
@@ -413,7 +417,8 @@ impl FileTree for BackingFs {
     }
 
     fn sync_disk(&self) -> Result<(), IoError> {
-        self.sync_handle(&BackingHandle::WholeDisk)
+        std::thread::sleep(self.sync_delay);
+        uninterrupted(|| syncfs(&self.disk))
     }
 
     fn drop_cache(&self, path: &[u8]) {
