@@ -89,12 +89,12 @@ pub struct AttachDirectory {
     #[arg(long)]
     passthrough: bool,
     /// How many times a serving process that died is replaced within ten minutes, while programs
-    /// wait (Linux 6.9); then they get errors. 0: this process serves by itself [default: 0]
-    #[arg(long, value_name = "COUNT", hide = true)]
+    /// wait (Linux 6.9); then they get errors. 0: this process serves by itself [default: 8]
+    #[arg(long, value_name = "COUNT")]
     restarts: Option<u8>,
     /// How long the serving process may make no progress before it is killed and replaced; 0s: for
     /// ever. Waiting for its disk or for lenders does not count [default: 30s]
-    #[arg(long, value_name = "TIME", hide = true)]
+    #[arg(long, value_name = "TIME")]
     hung_after: Option<DurationArg>,
     /// For tests that kill servers: replace each at once, however many there were
     #[arg(long, hide = true)]
@@ -123,7 +123,7 @@ const END_PATIENCE: Duration = Duration::from_secs(60);
 /// Sentence of a mount that ends.
 pub(super) const STOPPING: &str = "everything goes to the disk, then the directory is as it was";
 /// Number of restarts within ten minutes, unless another is asked for.
-const RESTARTS_DEFAULT: u8 = 0;
+const RESTARTS_DEFAULT: u8 = 8;
 /// Silence after which a server counts as hung, unless another is asked for.
 const HUNG_AFTER_DEFAULT: Duration = Duration::from_secs(30);
 /// Name of the settings file in a journal's directory.
