@@ -14,6 +14,7 @@
 //! | `descriptors` | bound on open files |
 //! | `fuse` | the kernel's requests, answered from `netram_files::JournaledDirectory` |
 //! | `backing_fs` | the backing file system |
+//! | `identity` | by what an inode is known again |
 //! | `backing_directory` | a taken directory and the place of its files |
 //! | [`BackingHandles`] | descriptors of the directory beneath the mount, for later servers |
 //! | `open_directory` | names below an open directory, resolved without links |
@@ -35,6 +36,7 @@ mod catalog_file;
 mod descriptors;
 mod error;
 mod fuse;
+mod identity;
 mod maintenance;
 pub mod metrics;
 mod mount;
