@@ -1,5 +1,5 @@
-//! Disks that can lose power, or fail a write: ext4 on a loop device. At a power cut the image is copied. Bytes
-//! that ext4 had not written by then are missing in the copy, which is mounted in place of the first.
+//! Disks that can lose power, or fail a write: ext4 on a loop device. At a power cut the image is copied.
+//! Bytes that ext4 had not written by then are missing in the copy, which is mounted in place of the first.
 
 use std::fs::{self, File};
 use std::io::Write;

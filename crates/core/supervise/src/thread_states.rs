@@ -1,4 +1,5 @@
-//! What the threads of a process do, for the log: the process is about to be killed, and then nobody can look.
+//! States of the threads of a process, for the log: the process is about to be killed, and then nobody can
+//! look.
 
 use std::fs;
 
@@ -8,13 +9,23 @@ const THREADS_MAX: usize = 64;
 /// Each thread's name, state as in proc(5), and the kernel's function in which it waits.
 pub(crate) fn thread_states(process: u32) -> String {
     let tasks = fs::read_dir(format!("/proc/{process}/task"));
-    let states = tasks.into_iter().flatten().flatten().take(THREADS_MAX).map(|task| {
-        // A thread that has ended has none of them.
-        let read = |name| fs::read_to_string(task.path().join(name)).unwrap_or_default();
-        let stat = read("stat");
-        let state = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').next());
-        format!("{}:{}:{}", read("comm").trim(), state.unwrap_or_default(), read("wchan"))
-    });
+    let states = tasks
+        .into_iter()
+        .flatten()
+        .flatten()
+        .take(THREADS_MAX)
+        .map(|task| {
+            // A thread that has ended has none of them.
+            let read = |name| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+            let stat = read("stat");
+            let state = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').next());
+            format!(
+                "{}:{}:{}",
+                read("comm").trim(),
+                state.unwrap_or_default(),
+                read("wchan")
+            )
+        });
     states.collect::<Vec<_>>().join(" ")
 }
 
