@@ -126,8 +126,11 @@ fn a_successor_learns_of_a_write_that_failed_before_it_began() {
     File::open(dir.join("file")).unwrap().sync_all().unwrap();
     let told = finish(Command::new("sync").arg("-f").arg(&disk.at));
     assert_ne!(told.code, 0, "the disk fails");
+    // From here on every sync of a server that opens the disk anew succeeds.
+    disk.mend();
     let lock = fs::read_to_string(journal.join("lock")).unwrap();
     kill_process(Pid::from_raw(lock.trim().parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+    wait_until("the mount ends", || supervisor.try_wait().unwrap().is_some());
     let ended = ran(supervisor.wait_with_output().unwrap());
     assert_ne!(ended.code, 0);
     assert!(
@@ -136,7 +139,6 @@ fn a_successor_learns_of_a_write_that_failed_before_it_began() {
         ended.err
     );
     assert!(fs::read_dir(&dir).is_err(), "programs get errors");
-    disk.mend();
     // ext4 wrote bytes again that way, and later read zeros in their place.
     let recovered = finish(netram().args(["mount", "recover"]).arg(&dir));
     assert_eq!(recovered.code, 0, "{}", recovered.err);
