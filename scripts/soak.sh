@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that can go on for as long as it is let, one after the other; docs/design/testing.md says what each does.
 #
-#   scripts/soak.sh [SECONDS] [PART...]     an hour unless said otherwise, shared equally; parts: sim nbd rvm faults refused constrained mount databases sqlite guest users c operators journals far
+#   scripts/soak.sh [SECONDS] [PART...]     an hour unless said otherwise, shared equally; parts: sim nbd rvm faults refused constrained mount databases survival sqlite guest users c operators journals far
 #
 # A part that fails does not stop the others: the last lines say which failed, and the output above how to repeat it.
 set -uo pipefail
@@ -13,7 +13,7 @@ seconds=${1:-3600}
 	exit 2
 }
 shift
-known=(sim nbd rvm faults refused constrained mount databases sqlite guest users c operators journals far)
+known=(sim nbd rvm faults refused constrained mount databases survival sqlite guest users c operators journals far)
 parts=("${@:-${known[@]}}")
 for part in "${parts[@]}"; do
 	[[ " ${known[*]} " == *" $part "* ]] || {
@@ -39,7 +39,16 @@ worlds() {
 
 # Each database on each ground has an equal part, of rounds that take most of a second.
 databases() {
-	local test=(cargo test -q -p netram-cli --test all databases:: -- --ignored --test-threads 1)
+	kills a_thousand_kills
+}
+
+# Only the servers of mounts are killed, under databases that go on; a round takes less than half a second.
+survival() {
+	share=$((share * 2)) kills notices_no_thousand
+}
+
+kills() {
+	local test=(cargo test -q -p netram-cli --test all "$1" -- --ignored --test-threads 1)
 	local count
 	count=$("${test[@]}" --list | grep -c ': test$') || return 1
 	NETRAM_KILL_ROUNDS=$((share / count + 1)) "${test[@]}" --nocapture
@@ -56,6 +65,7 @@ part() {
 	sqlite) NETRAM_KILL_ROUNDS=$share again cargo test -q -p netram-cli --test all sqlite:: -- --include-ignored --skip thousands_of_rounds ;;
 	mount) scripts/pjdfstest.sh && NETRAM_TEST_KILL_SECONDS=$((share / 2)) cargo test -q -p netram-mount random && again cargo test -q -p netram-cli --test all mount:: -- --include-ignored ;;
 	databases) databases ;;
+	survival) survival ;;
 	guest) again cargo test -q -p netram-cli --test all guest:: -- --include-ignored ;;
 	users) scripts/users.sh "$share" ;;
 	operators) again cargo test -q -p netram-volume --test all proof:: -- --include-ignored ;;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use tempfile::TempDir;
 
 use super::disk::LoopDisk;
@@ -28,6 +28,24 @@ pub fn cannot_mount() -> bool {
     };
     super::skipped(format_args!("mounting needs {missing}"));
     true
+}
+
+/// Whether this kernel sends requests again that a dead server left unanswered (Linux 6.9).
+pub fn can_survive() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|number| number.parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 9)
+}
+
+/// Whether no mount outlives its server here. If so, prints why the test is skipped.
+pub fn cannot_survive() -> bool {
+    let cannot = !can_survive();
+    if cannot {
+        super::skipped("a mount outlives its server since Linux 6.9");
+    }
+    cannot
 }
 
 /// Waits until `so` holds; a machine may be busy with other tests.
@@ -250,6 +268,20 @@ impl MountFixture {
     pub fn server_id(&self) -> Pid {
         let lock = fs::read_to_string(self.journal().join("lock")).unwrap();
         Pid::from_raw(lock.trim().parse().unwrap()).expect("the lock names a process")
+    }
+
+    /// Kills the server alone, and waits until its supervisor has put another in its place.
+    pub fn kill_server(&self) {
+        let killed = self.server_id();
+        kill_process(killed, Signal::KILL).unwrap();
+        let lock = self.journal().join("lock");
+        wait_until("another server opens the journal", || {
+            let named = fs::read_to_string(&lock).unwrap_or_default();
+            named
+                .trim()
+                .parse()
+                .is_ok_and(|id: i32| Pid::from_raw(id) != Some(killed))
+        });
     }
 
     /// Kills the server with SIGKILL, and before it its supervisor, so that there is no other. Waits until

@@ -1,9 +1,13 @@
 //! A directory mounted by `netram mount` in its own process.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use netram_transport::NetAddress;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::child::ChildProcess;
 use crate::cleanup::{CleanupItem, register, unmount, unregister};
@@ -119,13 +123,27 @@ impl BenchMount {
         Ok(())
     }
 
-    /// Kills the server (SIGKILL) and removes the dead mount.
+    /// Kills all processes of the mount (SIGKILL), as a crash of the machine would, and removes the dead
+    /// mount.
     pub(crate) fn crash(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.kill();
+        let Some(supervisor) = self.server.take() else {
+            return;
+        };
+        let server = self.serving_process();
+        // What it supervises ends with it, and still has the journal until then.
+        supervisor.kill();
+        if let Some(server) = server {
+            let mut end = [PollFd::new(&server, PollFlags::IN)];
+            let _ = retry_on_intr(|| poll(&mut end, None));
         }
-        // A supervisor of the server may have done so already.
+        // The server may have done so already.
         let _ = unmount(&self.dir);
+    }
+
+    /// The process that has the journal open.
+    fn serving_process(&self) -> Option<OwnedFd> {
+        let lock = std::fs::read_to_string(self.journal.join("lock")).ok()?;
+        pidfd_open(Pid::from_raw(lock.trim().parse().ok()?)?, PidfdFlags::empty()).ok()
     }
 
     /// Mounts the directory again after [`BenchMount::crash`].
@@ -160,10 +178,8 @@ impl BenchMount {
 
 impl Drop for BenchMount {
     fn drop(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.kill();
-            // No process serves the mount any more.
-            let _ = unmount(&self.dir);
+        if self.server.is_some() {
+            self.crash();
             unregister(&CleanupItem::Mount(self.dir.clone()));
         }
         // The site's removal takes whatever remains.

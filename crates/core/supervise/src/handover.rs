@@ -17,9 +17,9 @@
 //!   <----------------------- "closed"   one that connected: the volume is closed
 //! ```
 //!
-//! A server that mounts by itself is told "begin" instead of "new", and offers "mounted PATH". It sends
-//! "failed" before it answers anything after a failed sync: the kernel has told it of that, and would not
-//! tell another.
+//! A server that mounts by itself is told "begin" instead of "new", and offers "mounted PATH". Before "take"
+//! its successor gets "directory": a descriptor of the directory, opened before anything was mounted over it.
+//! A server sends "failed" before it answers anything after a failed sync.
 //!
 //! An attached volume's server needs no rights: the supervisor makes the mount and gives away the kernel's
 //! end of it. It gets that descriptor back only once it waits for no answer of the server: while any process
@@ -51,6 +51,8 @@ pub enum HandoverMessage {
     Yes(OwnedFd),
     /// This kernel would not resend requests that this server leaves unanswered.
     No,
+    /// The directory beneath a mount, open since before that was made.
+    Directory(OwnedFd),
     /// Continue with this descriptor.
     Take(OwnedFd),
     /// The kernel has the offered file or socket.
@@ -75,6 +77,7 @@ const BEGIN: u8 = b'b';
 const GIVE: u8 = b'g';
 const YES: u8 = b'y';
 const NO: u8 = b'-';
+const DIRECTORY: u8 = b'd';
 const TAKE: u8 = b't';
 const BOUND: u8 = b'h';
 const SERVING: u8 = b's';
@@ -113,6 +116,7 @@ fn send(socket: impl AsFd, word: &HandoverMessage, flags: SendFlags) -> io::Resu
         HandoverMessage::Give => (GIVE, None),
         HandoverMessage::Yes(descriptor) => (YES, Some(descriptor)),
         HandoverMessage::No => (NO, None),
+        HandoverMessage::Directory(descriptor) => (DIRECTORY, Some(descriptor)),
         HandoverMessage::Take(descriptor) => (TAKE, Some(descriptor)),
         HandoverMessage::Bound => (BOUND, None),
         HandoverMessage::Serving => (SERVING, None),
@@ -177,6 +181,7 @@ fn receive(socket: impl AsFd, flags: RecvFlags) -> io::Result<Option<HandoverMes
         (_, GIVE, None) => HandoverMessage::Give,
         (_, YES, Some(descriptor)) => HandoverMessage::Yes(descriptor),
         (_, NO, None) => HandoverMessage::No,
+        (_, DIRECTORY, Some(descriptor)) => HandoverMessage::Directory(descriptor),
         (_, TAKE, Some(descriptor)) => HandoverMessage::Take(descriptor),
         (_, BOUND, None) => HandoverMessage::Bound,
         (_, SERVING, None) => HandoverMessage::Serving,
@@ -215,7 +220,7 @@ mod tests {
         let mut said = String::new();
         reader.read_to_string(&mut said).unwrap();
         assert_eq!(said, "through");
-        for nonsense in [b"y", b"n", b"x", b"\0"] {
+        for nonsense in [b"y", b"n", b"d", b"x", b"\0"] {
             (&supervisor).write_all(nonsense).unwrap();
             assert!(receive_message(&server).is_err(), "{nonsense:?}");
         }

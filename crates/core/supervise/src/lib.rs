@@ -21,6 +21,7 @@
 //! | `server_listener` | the socket to which servers of another user connect |
 //! | `server_part` | what every server does before and after it serves |
 //! | `heartbeat`, `watchdog` | a hanging server is noticed |
+//! | `thread_states` | what the threads of a hanging server do, for the log |
 //! | `restart_budget` | limits restarts |
 //! | `process` | a process's identity, by id and start time |
 #![deny(unsafe_code)]
@@ -36,6 +37,7 @@ mod server_handle;
 mod server_listener;
 mod server_part;
 mod sys;
+mod thread_states;
 mod watchdog;
 
 pub use heartbeat::Heartbeat;

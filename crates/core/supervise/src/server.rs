@@ -18,6 +18,7 @@ use crate::handover::{HandoverMessage, send_message, try_receive_message};
 use crate::process::ProcessIdentity;
 use crate::server_handle::{ConnectedServer, ServerHandle};
 use crate::server_part::REFUSAL;
+use crate::thread_states::thread_states;
 use crate::watchdog::{HEARTBEAT_INTERVAL, Watchdog};
 
 /// Maximum bytes of an output line; longer lines are not for the supervisor.
@@ -267,9 +268,11 @@ impl ServerProcess {
     fn watch(&mut self, now: Instant, heard: bool) -> io::Result<Option<ExitStatus>> {
         if self.watchdog.look(now, heard) {
             let (server, silent) = (self.handle.id(), self.watchdog.silent());
+            let threads = thread_states(server);
             tracing::warn!(
                 server,
                 ?silent,
+                threads,
                 "the server was silent for too long and seems to hang; killing it"
             );
             self.handle.kill()?;

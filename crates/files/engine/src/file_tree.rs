@@ -66,6 +66,12 @@ pub trait FileTree: Send + Sync {
     /// failure would take these bytes for durable.
     fn drop_cache(&self, path: &[u8]);
 
+    /// Syncs a file, whether or not that fails, and drops its page cache: before all that is not on the disk
+    /// is written again. Pages whose writing has failed look written. ext4 takes new bytes in them for an
+    /// overwrite of blocks that it still has as never written, so they would read as zeros later, although
+    /// each sync succeeds.
+    fn forget_failed_writes(&self, _path: &[u8]) {}
+
     /// Makes an inode.
     fn make(&self, path: &[u8], made: &InodeSpec<'_>) -> Result<(), IoError>;
     /// Gives a file one more name.

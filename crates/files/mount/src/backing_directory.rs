@@ -122,22 +122,10 @@ impl BackingDirectory {
         })
     }
 
-    /// Opens the directory beneath what is mounted at a path.
-    pub(crate) fn open_beneath(dir: &Path) -> Result<BackingDirectory, BackingDirectoryError> {
-        Ok(BackingDirectory {
-            directory: OpenDirectory::beneath_mounts(dir).map_err(at(dir))?,
-            dir: dir.to_path_buf(),
-        })
-    }
-
-    /// Whether the directory can be opened when something is mounted over it. Only root can, and not if the
-    /// directory is itself another file system's root.
-    pub(crate) fn is_reachable_beneath(dir: &Path) -> bool {
-        let attributes = |opened: BackingDirectory| opened.attributes();
-        let beneath = BackingDirectory::open_beneath(dir).and_then(attributes);
-        let itself = BackingDirectory::open(dir).and_then(attributes);
-        let is_same = |(one, other): (Stat, Stat)| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino);
-        beneath.ok().zip(itself.ok()).is_some_and(is_same)
+    /// The directory that was opened as this descriptor. `dir`: its path, for messages.
+    pub(crate) fn of(directory: OpenDirectory, dir: &Path) -> BackingDirectory {
+        let dir = dir.to_path_buf();
+        BackingDirectory { dir, directory }
     }
 
     /// The open directory.

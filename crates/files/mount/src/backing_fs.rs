@@ -19,15 +19,16 @@ use netram_files::{
 };
 use netram_proto::port::IoError;
 use rustix::fs::{
-    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, RawMode, RenameFlags, Stat, StatVfs, StatxFlags,
-    Timespec, Timestamps, UTIME_OMIT, XattrFlags, chmod, chownat, fallocate, fchmod, fchown, fcntl_getfl,
-    fgetxattr, flistxattr, fremovexattr, fsetxattr, fstat, fstatvfs, fsync, ftruncate, futimens, getxattr,
-    linkat, listxattr, mkdirat, readlinkat, removexattr, renameat_with, setxattr, statat, statx, symlinkat,
-    syncfs, unlinkat, utimensat,
+    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, RawMode, RenameFlags, Stat, StatVfs, Timespec,
+    Timestamps, UTIME_OMIT, XattrFlags, chmod, chownat, fallocate, fchmod, fchown, fcntl_getfl, fgetxattr,
+    flistxattr, fremovexattr, fsetxattr, fstat, fstatvfs, fsync, ftruncate, futimens, getxattr, linkat,
+    listxattr, mkdirat, readlinkat, removexattr, renameat_with, setxattr, statat, symlinkat, syncfs,
+    unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 
+use crate::identity::{identify, identify_open};
 use crate::open_directory::{OpenDirectory, path_of, system_path};
 use crate::replay_rights::ReplayRights;
 
@@ -37,6 +38,9 @@ const PERMISSIONS: u32 = 0o7777;
 #[derive(Debug)]
 pub(crate) struct BackingFs {
     root: OpenDirectory,
+    /// Open file by which a server that takes over syncs the disk: the kernel reports to it what has failed
+    /// since its opening.
+    disk: OwnedFd,
     /// Owners and permissions that a replayed record may give.
     rights: ReplayRights,
     /// Delay added to every sync; zero unless a benchmark models a slower disk.
@@ -56,12 +60,13 @@ fn io_error_of(error: &io::Error) -> IoError {
 }
 
 impl BackingFs {
-    /// The files below `root`, with `sync_delay` added to every sync. Until [`BackingFs::end_replay`] it
-    /// carries out what a journal says, and afterwards what programs do.
-    pub(crate) fn of(root: OpenDirectory, sync_delay: Duration) -> io::Result<BackingFs> {
+    /// The files below `root`, on the file system of `disk`, with `sync_delay` added to every sync. Until
+    /// [`BackingFs::end_replay`] it carries out what a journal says, and afterwards what programs do.
+    pub(crate) fn of(root: OpenDirectory, disk: OwnedFd, sync_delay: Duration) -> io::Result<BackingFs> {
         Ok(BackingFs {
             rights: ReplayRights::of(&fstat(&root)?),
             root,
+            disk,
             sync_delay,
         })
     }
@@ -413,12 +418,21 @@ impl FileTree for BackingFs {
     }
 
     fn sync_disk(&self) -> Result<(), IoError> {
-        self.sync_handle(&BackingHandle::WholeDisk)
+        std::thread::sleep(self.sync_delay);
+        uninterrupted(|| syncfs(&self.disk))
     }
 
     fn drop_cache(&self, path: &[u8]) {
         // Dirty pages stay and are written by the next sync. If the system refuses, the cache stays as it is.
         if let Ok(file) = self.descriptor(path, OFlags::RDONLY) {
+            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        }
+    }
+
+    fn forget_failed_writes(&self, path: &[u8]) {
+        if let Ok(file) = self.open_as_owner(path, OFlags::RDONLY, 0o400) {
+            // An error is of bytes that are written again, or that no sync has returned for.
+            let _ = fsync(&file);
             let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
         }
     }
@@ -561,40 +575,4 @@ fn moment(moment: Option<FileTime>) -> Timespec {
             tv_nsec: UTIME_OMIT,
         },
     }
-}
-
-fn identify(directory: BorrowedFd<'_>, path: &[u8]) -> Result<(Option<InodeKind>, InodeIdentity), Errno> {
-    let there = statx(
-        directory,
-        system_path(path),
-        AtFlags::SYMLINK_NOFOLLOW,
-        IDENTIFYING,
-    )?;
-    Ok(identity_of(&there))
-}
-
-fn identify_open(file: BorrowedFd<'_>) -> Result<(Option<InodeKind>, InodeIdentity), Errno> {
-    let there = statx(file, c"", AtFlags::EMPTY_PATH, IDENTIFYING)?;
-    Ok(identity_of(&there))
-}
-
-const IDENTIFYING: StatxFlags = StatxFlags::TYPE.union(StatxFlags::INO).union(StatxFlags::BTIME);
-
-fn identity_of(there: &rustix::fs::Statx) -> (Option<InodeKind>, InodeIdentity) {
-    let kind = match FileType::from_raw_mode(there.stx_mode.into()) {
-        FileType::RegularFile => Some(InodeKind::File),
-        FileType::Directory => Some(InodeKind::Directory),
-        FileType::Symlink => Some(InodeKind::Symlink),
-        _ => None,
-    };
-    let born = there.stx_btime;
-    let made_ns = match StatxFlags::from_bits_retain(there.stx_mask).contains(StatxFlags::BTIME) {
-        true => born.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000) + u64::from(born.tv_nsec),
-        false => 0,
-    };
-    let identity = InodeIdentity {
-        inode: there.stx_ino,
-        made_ns,
-    };
-    (kind, identity)
 }

@@ -14,7 +14,9 @@
 //! | `descriptors` | bound on open files |
 //! | `fuse` | the kernel's requests, answered from `netram_files::JournaledDirectory` |
 //! | `backing_fs` | the backing file system |
+//! | `identity` | by what an inode is known again |
 //! | `backing_directory` | a taken directory and the place of its files |
+//! | [`BackingHandles`] | descriptors of the directory beneath the mount, for later servers |
 //! | `open_directory` | names below an open directory, resolved without links |
 //! | `private_directory` | the directory in a taken one that only its mounter can use |
 //! | `replay_rights` | owners and permissions that a replayed record may give |
@@ -29,10 +31,12 @@
 
 mod backing_directory;
 mod backing_fs;
+mod backing_handles;
 mod catalog_file;
 mod descriptors;
 mod error;
 mod fuse;
+mod identity;
 mod maintenance;
 pub mod metrics;
 mod mount;
@@ -45,6 +49,7 @@ mod stamp;
 mod users;
 
 pub use backing_directory::BackingDirectoryError;
+pub use backing_handles::BackingHandles;
 pub use error::MountError;
 pub use mount::{
     Mount, MountOptions, MountReport, MountWatch, check, create_journal, is_given_back_within, journal_of,

@@ -21,6 +21,7 @@ use rustix::process::{getegid, geteuid};
 use self::opening::take_directory;
 use crate::backing_directory::BackingDirectory;
 use crate::backing_fs::BackingFs;
+use crate::backing_handles::take_off_dead;
 use crate::catalog_file::CatalogFile;
 use crate::error::MountError;
 use crate::fuse::{self, FuseFilesystem};
@@ -49,11 +50,12 @@ pub struct MountOptions {
     pub accept_loss: bool,
     /// Delay added to every sync of the disk, by which a benchmark models a slower one; otherwise zero.
     pub modelled_sync_delay: Duration,
-    /// Whether another server can continue the mount when this one is killed (Linux 6.9): a supervisor keeps
-    /// [`Mount::control`], and the other server calls [`Mount::take_over`].
+    /// Whether another server can continue the mount when this one is killed (Linux 6.9): a supervisor, whose
+    /// child this process is, keeps [`Mount::control`] and [`BackingHandles`](crate::BackingHandles), and the
+    /// other server calls [`Mount::take_over`].
     pub survive: bool,
     /// Called by the thread that saw a sync of the disk fail for good, before anything is answered after it.
-    /// Another server cannot see that failure, so the supervisor must start none from then on.
+    /// The supervisor must start no server from then on.
     pub on_failed_sync: Option<fn()>,
     /// Number of servers that the mount had before this one.
     pub restarts: u32,
@@ -240,20 +242,11 @@ impl Mount {
         options: MountOptions,
     ) -> Result<(Mount, MountReport), MountError> {
         let dir = resolve(dir)?;
-        if is_mounted(&dir) {
-            match is_unresponsive(&dir) {
-                true => detach(&dir)?,
-                false => return Err(MountError::Mounted { dir }),
-            }
-        }
+        take_off_dead(&dir)?;
         let journal = journal.canonicalize().map_err(|source| MountError::NoDirectory {
             dir: journal.to_path_buf(),
             source,
         })?;
-        let options = MountOptions {
-            survive: options.survive && BackingDirectory::is_reachable_beneath(&dir),
-            ..options
-        };
         let (held, recovered) = take_directory(&dir, &journal, options)?;
         let held = Arc::new(held);
         let report = MountReport {
@@ -346,12 +339,7 @@ impl Mount {
 /// [`MountError::Mounted`] while it is mounted; else as [`Mount::begin`] and [`Mount::wait`].
 pub fn recover(dir: &Path, accept_loss: bool) -> Result<DirectoryRecovery, MountError> {
     let dir = resolve(dir)?;
-    if is_mounted(&dir) {
-        match is_unresponsive(&dir) {
-            true => detach(&dir)?,
-            false => return Err(MountError::Mounted { dir }),
-        }
-    }
+    take_off_dead(&dir)?;
     let journal = BackingDirectory::open(&dir)?.journal()?;
     let options = MountOptions {
         accept_loss,

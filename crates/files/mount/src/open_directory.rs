@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
-use rustix::mount::{OpenTreeFlags, open_tree};
 
 /// An open directory.
 #[derive(Debug)]
@@ -30,6 +29,12 @@ impl AsFd for ParentDirectory<'_> {
             ParentDirectory::Own(directory) => *directory,
             ParentDirectory::Below(directory) => directory.as_fd(),
         }
+    }
+}
+
+impl From<OwnedFd> for OpenDirectory {
+    fn from(directory: OwnedFd) -> OpenDirectory {
+        OpenDirectory(directory)
     }
 }
 
@@ -59,16 +64,14 @@ impl OpenDirectory {
         Ok(OpenDirectory(opened?))
     }
 
-    /// Opens the directory at a path without symbolic links, beneath what is mounted there: in a copy of the
-    /// mount that its parent is in, which has no other mounts.
-    pub(crate) fn beneath_mounts(path: &Path) -> io::Result<OpenDirectory> {
-        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
-        let parent = OpenDirectory::at(parent)?;
-        let copied = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let parent = OpenDirectory(open_tree(&parent, "", copied | OpenTreeFlags::AT_EMPTY_PATH)?);
-        Ok(parent.directory(name.as_bytes())?)
+    /// Another descriptor of the same open file.
+    pub(crate) fn handle(&self) -> io::Result<OwnedFd> {
+        self.0.try_clone()
+    }
+
+    /// Opens the directory once more, whatever is mounted over it.
+    pub(crate) fn again(&self) -> io::Result<OpenDirectory> {
+        Ok(self.directory(b"")?)
     }
 
     /// Opens a directory below this one, on the same file system.

@@ -84,7 +84,8 @@ pub struct AttachDirectory {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: Option<u8>,
     /// Let the kernel read files itself that no program has open for writing, which is faster. A
-    /// program that then opens such a file for writing cannot map it into memory
+    /// program that then opens such a file for writing cannot map it into memory. Implies
+    /// --restarts 0: another process could not go on with such files
     #[arg(long)]
     passthrough: bool,
     /// Get the kernel's requests by io_uring, for several programs or threads that sync at once (Linux 6.14;
@@ -92,13 +93,16 @@ pub struct AttachDirectory {
     #[arg(long)]
     io_uring: bool,
     /// How many times a serving process that died is replaced within ten minutes, while programs
-    /// wait; then they get errors. 0: this process serves by itself (Linux 6.9) [default: 0]
-    #[arg(long, value_name = "COUNT", hide = true)]
+    /// wait (Linux 6.9); then they get errors. 0: this process serves by itself [default: 8]
+    #[arg(long, value_name = "COUNT")]
     restarts: Option<u8>,
     /// How long the serving process may make no progress before it is killed and replaced; 0s: for
     /// ever. Waiting for its disk or for lenders does not count [default: 30s]
-    #[arg(long, value_name = "TIME", hide = true)]
+    #[arg(long, value_name = "TIME")]
     hung_after: Option<DurationArg>,
+    /// For tests that kill servers: replace each at once, however many there were
+    #[arg(long, hide = true)]
+    restart_at_once: bool,
     /// Go on even if acknowledged writes may be missing
     #[arg(long)]
     accept_loss: bool,
@@ -123,7 +127,7 @@ const END_PATIENCE: Duration = Duration::from_secs(60);
 /// Sentence of a mount that ends.
 pub(super) const STOPPING: &str = "everything goes to the disk, then the directory is as it was";
 /// Number of restarts within ten minutes, unless another is asked for.
-const RESTARTS_DEFAULT: u8 = 0;
+const RESTARTS_DEFAULT: u8 = 8;
 /// Silence after which a server counts as hung, unless another is asked for.
 const HUNG_AFTER_DEFAULT: Duration = Duration::from_secs(30);
 /// Name of the settings file in a journal's directory.
@@ -166,9 +170,10 @@ impl AttachDirectory {
         let ups = self.ups.source()?;
         self.make_journal()?;
         let rule = ReplacementRule {
-            restarts: self.restarts.unwrap_or(RESTARTS_DEFAULT),
+            restarts: self.restarts()?,
             hung_after: Some(self.hung_after.map_or(HUNG_AFTER_DEFAULT, |time| time.0))
                 .filter(|time| !time.is_zero()),
+            at_once: self.restart_at_once,
         };
         self.end_unsupervised()?;
         if rule.restarts > 0 {
@@ -193,6 +198,19 @@ impl AttachDirectory {
         drop(record);
         ended?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// How often a server is replaced.
+    fn restarts(&self) -> Result<u8> {
+        match (self.passthrough, self.restarts) {
+            (false, asked) => Ok(asked.unwrap_or(RESTARTS_DEFAULT)),
+            (true, None | Some(0)) => Ok(0),
+            (true, Some(_)) => {
+                let sentence = "a file that the kernel reads itself is lost with the process that serves it: leave out \
+                                --passthrough or --restarts";
+                Err(UsageError(sentence.to_owned()).into())
+            }
+        }
     }
 
     /// Unmounts the directory if a server goes on there whose supervisor was killed.

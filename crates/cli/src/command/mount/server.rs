@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use netram_mount::{Mount, MountOptions};
 use netram_proto::port::Durability;
 use netram_supervise::handover::{HandoverMessage, receive_message, send_message};
@@ -134,7 +134,11 @@ impl MountServerPart {
         netram_process::hide_memory().context("leaving the process out of core dumps")?;
         let begun = match receive_message(io::stdin())? {
             Some(HandoverMessage::Begin) => self.begin(),
-            Some(HandoverMessage::Take(control)) => self.take_over(control),
+            Some(HandoverMessage::Directory(backing)) => match receive_message(io::stdin())? {
+                Some(HandoverMessage::Take(control)) => self.take_over(control, backing),
+                _ => return Ok(ExitCode::SUCCESS),
+            },
+            Some(HandoverMessage::Take(_)) => Err(anyhow!("the supervisor is an earlier release's")),
             // The supervisor is gone already.
             _ => return Ok(ExitCode::SUCCESS),
         };
@@ -177,9 +181,9 @@ impl MountServerPart {
     }
 
     /// Continues the mount of a server that died.
-    fn take_over(&self, control: OwnedFd) -> Result<Mount> {
+    fn take_over(&self, control: OwnedFd, backing: OwnedFd) -> Result<Mount> {
         let (dir, journal) = (self.serve_mount.path(), self.journal.path());
-        let (mount, _) = Mount::take_over(control, &dir, &journal, self.options())?;
+        let (mount, _) = Mount::take_over(control, backing, &dir, &journal, self.options())?;
         if let Err(error) = self.watch_ups(&mount) {
             tracing::error!(error = format_args!("{error:#}"), "no UPS is watched");
         }

@@ -1,8 +1,8 @@
 //! The supervisor of a mounted directory: it starts the server, and another when that dies or hangs.
 //!
 //! The supervisor keeps the kernel's end of the mount. While it has that, programs only wait when the server
-//! is gone.
-//! Therefore it never touches the directory itself, where it would wait with them: another process unmounts.
+//! is gone. Therefore it never asks anything of the mount, where it would wait with them: another process
+//! unmounts. Of the directory beneath it has descriptors, which it gives to later servers.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,6 +14,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use netram_mount::BackingHandles;
 use netram_process::rights::owner_of;
 use netram_supervise::handover::HandoverMessage;
 use netram_supervise::{RestartBudget, ServerError, ServerProcess, become_io_flusher};
@@ -43,6 +44,17 @@ pub(super) struct ReplacementRule {
     pub(super) restarts: u8,
     /// Silence after which a server is killed; `None`: never.
     pub(super) hung_after: Option<Duration>,
+    /// Whether every server is replaced at once, for tests that kill many.
+    pub(super) at_once: bool,
+}
+
+impl ReplacementRule {
+    fn budget(self) -> RestartBudget {
+        match self.at_once {
+            true => RestartBudget::unlimited(),
+            false => RestartBudget::new(self.restarts),
+        }
+    }
 }
 
 /// The part of a process that unmounts a directory.
@@ -102,6 +114,7 @@ pub(super) struct MountSupervisor {
     server: ServerProcess,
     /// The kernel's end of the mount, if another server can continue with it.
     control: Option<OwnedFd>,
+    backing: BackingHandles,
     /// Whether the server is another's successor and does not serve yet.
     succeeding: bool,
     restarts: RestartBudget,
@@ -132,6 +145,7 @@ impl MountSupervisor {
         }
         // Before anything is mounted: a signal in between must not leave it mounted.
         let taken = Signals::new([SIGTERM, SIGINT, SIGCHLD]).context("waiting for signals")?;
+        let backing = BackingHandles::open(&part.serve_mount.path(), usize::from(rule.restarts) + 1)?;
         let mut server = ServerProcess::start(play(Path::new(SELF), &part)?, rule.hung_after)?;
         // A server that is gone is noticed by the offer.
         let _ = server.say(&HandoverMessage::Begin);
@@ -155,8 +169,9 @@ impl MountSupervisor {
             },
             server,
             control,
+            backing,
             succeeding: false,
-            restarts: RestartBudget::new(rule.restarts),
+            restarts: rule.budget(),
             due: None,
             signals: signals::channel(taken)?,
             unmounting: None,
@@ -191,6 +206,7 @@ impl MountSupervisor {
             let restarts = self.part.restarts;
             tracing::warn!(directory = %self.dir.display(), restarts, "a new server serves the directory");
             (self.succeeding, self.program.is_spoilt) = (false, false);
+            self.backing.on_synced();
             self.say_ready();
         }
         match ended {
@@ -271,6 +287,7 @@ impl MountSupervisor {
         }
         if std::mem::take(&mut self.succeeding) {
             self.program.is_spoilt = true;
+            self.backing.on_ended();
         }
         let due = match self.due {
             Some(due) => due,
@@ -304,6 +321,10 @@ impl MountSupervisor {
     fn start_successor(&mut self) -> Result<()> {
         let control = self.control.as_ref().context("the kernel's end is missing")?;
         let control = control.try_clone().context("copying the kernel's end")?;
+        let backing = self
+            .backing
+            .next()
+            .context("copying the directory's descriptor")?;
         self.part.restarts = self.part.restarts.saturating_add(1);
         self.part.serve_mount = JsonPath::of(&self.dir);
         // It was accepted for what was missing then.
@@ -312,7 +333,8 @@ impl MountSupervisor {
         self.server = ServerProcess::start(command, self.rule.hung_after)?;
         self.succeeding = true;
         // A server that is dead already is noticed by the next look.
-        let _ = self.server.say(&HandoverMessage::Take(control));
+        let _ = { self.server.say(&HandoverMessage::Directory(backing)) }
+            .and_then(|()| self.server.say(&HandoverMessage::Take(control)));
         Ok(())
     }
 

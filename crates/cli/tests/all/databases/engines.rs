@@ -44,6 +44,10 @@ impl TestDatabase for Engine {
 
     fn kill(&mut self) {}
 
+    fn is_running(&mut self) -> bool {
+        true
+    }
+
     fn settle(&self) {}
 
     fn check(&self) -> u64 {

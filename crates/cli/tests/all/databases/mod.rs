@@ -3,7 +3,8 @@
 //! and all of them in turn. Every acknowledged commit is there afterwards, and the database's own check finds
 //! nothing.
 //!
-//! `scenario` has a round, `testbed` the storage; the other modules are databases. `NETRAM_KILL_ROUNDS` is
+//! `scenario` has a round, `survival` one in which only a mount's server is killed and nobody may notice,
+//! `testbed` the storage; the other modules are databases. `NETRAM_KILL_ROUNDS` is
 //! the number of rounds of the long tests (1,000); `NETRAM_KILL_SEED` replays their kills, as far as the
 //! machine's timing allows.
 //!
@@ -14,6 +15,7 @@ mod engines;
 mod scenario;
 mod servers;
 mod services;
+mod survival;
 mod testbed;
 
 /// For each database: every kind of kill once, and the long test, on either ground.
@@ -21,7 +23,7 @@ macro_rules! databases {
     ($($name:ident: $make:expr;)*) => { $(
         mod $name {
             use crate::databases::testbed::DatabaseTestbed;
-            use crate::databases::scenario;
+            use crate::databases::{scenario, survival};
 
             const NAME: &str = stringify!($name);
 
@@ -33,6 +35,17 @@ macro_rules! databases {
             #[test]
             fn on_a_volume_keeps_its_commits() {
                 scenario::each_kill_once(NAME, DatabaseTestbed::volume(NAME), $make);
+            }
+
+            #[test]
+            fn on_a_mount_notices_no_killed_server() {
+                survival::no_kill_is_noticed(NAME, DatabaseTestbed::mount(NAME), $make, Some(20));
+            }
+
+            #[test]
+            #[ignore = "minutes: scripts/soak.sh 3600 survival"]
+            fn on_a_mount_notices_no_thousand_killed_servers() {
+                survival::no_kill_is_noticed(NAME, DatabaseTestbed::mount(NAME), $make, None);
             }
 
             #[test]

@@ -12,7 +12,7 @@ use crate::faults::harness::random::FaultsRandom;
 use crate::users::process::UserProcess;
 
 /// A round's kill waits for so long at most, after the first commit.
-const PAUSE: Duration = Duration::from_millis(150);
+pub(crate) const PAUSE: Duration = Duration::from_millis(150);
 /// A lender is missed after half a second. Some kills come before that, some behind it.
 const LENDER_PAUSE: Duration = Duration::from_millis(800);
 /// Rounds of a long test after which its progress is printed and a volume's file system is checked.
@@ -32,6 +32,9 @@ pub(crate) trait TestDatabase {
 
     /// SIGKILL, to all of its processes.
     fn kill(&mut self);
+
+    /// Whether its server, if it has one, is the process that was started last.
+    fn is_running(&mut self) -> bool;
 
     /// Waits until the transactions that a killed client had begun have ended.
     fn settle(&self);
@@ -54,7 +57,7 @@ enum Kill {
     Database,
     /// The client alone; the database goes on.
     Client,
-    /// The server of the device alone; another takes its place without an error for the database.
+    /// The server of the storage alone; another takes its place without an error for the database.
     Server,
     /// The process that serves the storage, and then the database.
     GroundThenDatabase,
@@ -146,9 +149,8 @@ pub(crate) fn each_kill_once(name: &str, ground: Option<DatabaseTestbed>, make: 
 
 /// Kills at random, as often as the environment says.
 pub(crate) fn a_thousand_kills(name: &str, ground: Option<DatabaseTestbed>, make: Make) {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let rounds = number("NETRAM_KILL_ROUNDS").unwrap_or(1000);
-    let Some(mut story) = DatabaseScenario::new(name, ground, make, number("NETRAM_KILL_SEED")) else {
+    let rounds = variable("NETRAM_KILL_ROUNDS").unwrap_or(1000);
+    let Some(mut story) = DatabaseScenario::new(name, ground, make, variable("NETRAM_KILL_SEED")) else {
         return;
     };
     let on = if story.ground.is_mount() {
@@ -172,8 +174,13 @@ pub(crate) fn a_thousand_kills(name: &str, ground: Option<DatabaseTestbed>, make
     story.close();
 }
 
+/// A number that the environment gives.
+pub(crate) fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
 /// Past the test harness, so that it is seen while the test runs.
-fn say(what: impl Display) {
+pub(crate) fn say(what: impl Display) {
     let _ = writeln!(std::io::stderr(), "{what}");
 }
 
@@ -321,7 +328,7 @@ impl DatabaseScenario {
 }
 
 /// Returns the last acknowledged number of a file with one number on each line; the last line may be cut.
-fn last_said(said: &Path) -> u64 {
+pub(crate) fn last_said(said: &Path) -> u64 {
     let text = fs::read_to_string(said).unwrap();
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let mut numbers = whole.lines().rev().filter_map(|line| line.trim().parse().ok());

@@ -82,6 +82,11 @@ impl TestDatabase for Service {
         }
     }
 
+    fn is_running(&mut self) -> bool {
+        let running = self.running.as_mut();
+        running.is_some_and(|running| matches!(running.child().try_wait(), Ok(None)))
+    }
+
     // A number that comes after the check is acknowledged to the next client as one that is there.
     fn settle(&self) {}
 

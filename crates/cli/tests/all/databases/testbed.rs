@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::common::mounted::{MountFixture, cannot_mount};
+use crate::common::mounted::{MountFixture, can_survive, cannot_mount, cannot_survive};
 use crate::users::file_system::FileSystem;
 use crate::users::process::adopt_orphans;
 use crate::users::testbed::UsersTestbed;
@@ -19,6 +19,11 @@ const MOUNT_JOURNAL: &str = "4MiB";
 enum Kind {
     Mount(MountFixture),
     Volume(UsersTestbed),
+}
+
+/// Arguments of a mount whose servers may be killed in any number.
+fn supervised() -> [String; 3] {
+    ["--restarts", "255", "--restart-at-once"].map(str::to_owned)
 }
 
 pub(crate) struct DatabaseTestbed {
@@ -36,7 +41,10 @@ impl DatabaseTestbed {
         if cannot_mount() {
             return None;
         }
-        let mounted = MountFixture::new(name, MOUNT_LENDERS, MOUNT_JOURNAL);
+        let mut mounted = MountFixture::new(name, MOUNT_LENDERS, MOUNT_JOURNAL);
+        assert_eq!(mounted.unmount().code, 0);
+        mounted.mount_with(&supervised());
+        mounted.wait_for_members();
         Some(DatabaseTestbed::new(Kind::Mount(mounted)))
     }
 
@@ -86,13 +94,19 @@ impl DatabaseTestbed {
 
     /// Whether another server takes the place of one that dies by itself.
     pub(crate) fn replaces_servers(&self) -> bool {
-        !self.is_mount()
+        !self.is_mount() || can_survive()
+    }
+
+    /// The same; if not, prints why the test is skipped.
+    pub(crate) fn can_replace_servers(&self) -> bool {
+        !self.is_mount() || !cannot_survive()
     }
 
     /// Kills the server alone; returns when another has taken its place.
     pub(crate) fn kill_server(&self) {
-        if let Kind::Volume(site) = &self.kind {
-            site.kill_server();
+        match &self.kind {
+            Kind::Mount(mounted) => mounted.kill_server(),
+            Kind::Volume(site) => site.kill_server(),
         }
     }
 
@@ -119,7 +133,7 @@ impl DatabaseTestbed {
             return;
         }
         match &mut self.kind {
-            Kind::Mount(mounted) => drop(mounted.mount()),
+            Kind::Mount(mounted) => drop(mounted.mount_with(&supervised())),
             Kind::Volume(site) if checked => site.recover(),
             Kind::Volume(site) => site.recover_unchecked(),
         }

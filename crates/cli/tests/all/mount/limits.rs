@@ -14,8 +14,8 @@ use crate::mount::{MountFixture, cannot_mount, wait_until};
 
 /// A limit of descriptors that was too low for a database before.
 const FEW: [&str; 4] = ["sh", "-c", "ulimit -n 256; exec \"$@\"", "sh"];
-const USER: u32 = 65_534;
-const AS_USER: [&str; 6] = [
+pub(super) const USER: u32 = 65_534;
+pub(super) const AS_USER: [&str; 6] = [
     "setpriv",
     "--reuid",
     "65534",
@@ -127,7 +127,7 @@ fn unsynced_files_survive_a_refused_checkpoint_and_a_killed_server() {
 }
 
 /// Whether another user may run the program and mount, or what is missing.
-fn cannot_be_user() -> bool {
+pub(super) fn cannot_be_user() -> bool {
     let mut command = Command::new(AS_USER[0]);
     command.args(&AS_USER[1..]).args([
         "sh",

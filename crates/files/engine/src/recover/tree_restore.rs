@@ -270,6 +270,7 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
         from: Lsn,
     ) -> Result<(), DirectoryOpenError> {
         let mut open: HashMap<InodeId, T::File> = HashMap::new();
+        let mut begun: BTreeSet<InodeId> = BTreeSet::new();
         for_each_change(log, from, |lsn, change, _| {
             if self.replay.refused.contains(&lsn) {
                 return Ok(());
@@ -296,6 +297,10 @@ impl<'s, T: FileTree> TreeRestore<'s, T> {
             if !open.contains_key(&node) {
                 if open.len() >= OPEN_MAX {
                     open.clear();
+                }
+                // Only before the first write: from then on an error counts.
+                if begun.insert(node) {
+                    self.tree.forget_failed_writes(path);
                 }
                 open.insert(node, self.tree.open_to_write(path).map_err(failed)?);
             }

@@ -1,6 +1,7 @@
 //! Opening a directory with its journal: for a new mount, for recovery, or to continue a mount.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use netram_files::{DirectoryOpenError, DirectoryOptions, DirectoryRecovery, JournaledDirectory};
 use netram_journal::settings::JournalSettings;
@@ -8,7 +9,7 @@ use netram_journal::{Journal, JournalPaths};
 use netram_process::rights::{PathOwner, owner_of};
 use netram_proto::planted::FaultSwitch;
 
-use super::{JournaledFiles, MountOptions, MountState, are_apart};
+use super::{JournaledFiles, LOOK, MountOptions, MountState, are_apart};
 use crate::backing_directory::BackingDirectory;
 use crate::backing_fs::BackingFs;
 use crate::catalog_file::CatalogFile;
@@ -16,7 +17,10 @@ use crate::descriptors;
 use crate::error::MountError;
 use crate::metrics::MountMetrics;
 use crate::stamp::{JournalStamp, StampFile};
-use crate::users::users;
+use crate::users::{MountUser, users};
+
+/// How long an earlier mount's supervisor may take to end.
+const END_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Whether programs have files of the directory open, through the mount whose server was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +52,7 @@ fn open_journal(
     config.modelled_sync_delay = asked.modelled_sync_delay;
     // A file opened before the mount would be written without records.
     if usage == DirectoryUse::Unused
-        && let Some(user) = users(dir).into_iter().next()
+        && let Some(user) = user_of(dir, asked)
     {
         return Err(MountError::InUse {
             dir: dir.to_path_buf(),
@@ -65,6 +69,21 @@ fn open_journal(
     }
     let (log, _) = Journal::open(journal, config)?;
     Ok((log, loss_accepted))
+}
+
+/// Returns a process that has files of an unmounted directory open. The supervisor has the directory open for
+/// later servers, and that of an earlier mount may do so for a moment.
+fn user_of(dir: &Path, asked: MountOptions) -> Option<MountUser> {
+    let supervisor = { rustix::process::getppid() }.filter(|_| asked.survive);
+    let supervisor = supervisor.map(|id| id.as_raw_nonzero().get().cast_unsigned());
+    let find = || users(dir).into_iter().find(|user| Some(user.pid) != supervisor);
+    let until = Instant::now() + END_PATIENCE;
+    loop {
+        match find() {
+            Some(user) if user.path == dir && Instant::now() < until => std::thread::sleep(LOOK),
+            found => return found,
+        }
+    }
 }
 
 /// Takes a directory and replays its journal into it.
@@ -101,13 +120,13 @@ pub(super) fn take_directory(
     }
 }
 
-/// Continues with the directory beneath a mount whose server was killed.
+/// Continues with the directory beneath a mount whose server was killed, open since before the mount.
 pub(super) fn continue_directory(
+    ground: BackingDirectory,
     dir: &Path,
     journal: &Path,
     asked: MountOptions,
 ) -> Result<(MountState, DirectoryRecovery), MountError> {
-    let ground = BackingDirectory::open_beneath(dir)?;
     let of_journal = ground.journal()?;
     if of_journal != journal {
         return Err(MountError::TakeOver {
@@ -148,12 +167,13 @@ fn open_files(
     asked: MountOptions,
     open: impl FnOnce(Journal, BackingFs) -> Result<(JournaledFiles, DirectoryRecovery), DirectoryOpenError>,
 ) -> Result<(JournaledFiles, StampFile, DirectoryRecovery), MountError> {
-    let beneath = BackingFs::of(ground.files()?, asked.modelled_sync_delay).map_err(|source| {
-        MountError::NoDirectory {
+    let files = ground.files()?;
+    let beneath = { ground.handle().handle() }
+        .and_then(|disk| BackingFs::of(files, disk, asked.modelled_sync_delay))
+        .map_err(|source| MountError::NoDirectory {
             dir: ground.files_path(),
             source,
-        }
-    })?;
+        })?;
     let stamp = StampFile::begin(ground.known_private()?, &log);
     let (files, recovered) = match open(log, beneath) {
         Ok(opened) => opened,

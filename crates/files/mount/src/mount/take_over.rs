@@ -9,20 +9,25 @@ use netram_fuse::{FuseDevice, FuseSession};
 
 use super::opening::continue_directory;
 use super::{Mount, MountOptions, MountReport, MountState};
+use crate::backing_directory::BackingDirectory;
 use crate::error::MountError;
 use crate::fuse::FuseFilesystem;
 use crate::maintenance::MaintenanceThreads;
 
 impl Mount {
-    /// Continues a mount whose server was killed. `control`: the kernel's end ([`Mount::control`]). `dir`:
-    /// the path that the first server used ([`Mount::dir`]). Nothing is asked of the mount itself, which
-    /// nobody answers yet.
+    /// Continues a mount whose server was killed. `control`: the kernel's end ([`Mount::control`]).
+    /// `backing`: the directory beneath, open since before the mount ([`BackingHandles`]). `dir`: the path
+    /// that the first server used ([`Mount::dir`]). Nothing is asked of the mount itself, which nobody
+    /// answers yet.
+    ///
+    /// [`BackingHandles`]: crate::BackingHandles
     ///
     /// # Errors
     ///
     /// See [`MountError`]. The mount stays as it is, and another server may try.
     pub fn take_over(
         control: OwnedFd,
+        backing: OwnedFd,
         dir: &Path,
         journal: &Path,
         options: MountOptions,
@@ -31,7 +36,8 @@ impl Mount {
             dir: journal.to_path_buf(),
             source,
         })?;
-        let (state, recovered) = continue_directory(dir, &journal, options)?;
+        let ground = BackingDirectory::of(backing.into(), dir);
+        let (state, recovered) = continue_directory(ground, dir, &journal, options)?;
         let state = Arc::new(state);
         let report = MountReport {
             recovered,

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use netram_mount::{Mount, MountOptions, create_journal, unmount};
+use netram_mount::{BackingHandles, Mount, MountOptions, create_journal, unmount};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -50,8 +50,9 @@ fn server() {
     let socket = std::io::stdin();
     let mount = match std::env::var_os(CONTINUES) {
         Some(_) => {
+            let backing = receive(socket.as_fd()).expect("the test gives the directory");
             let control = receive(socket.as_fd()).expect("the test gives the kernel's end");
-            Mount::take_over(control, &dir, &journal, OPTIONS)
+            Mount::take_over(control, backing, &dir, &journal, OPTIONS)
                 .expect("the mount continues")
                 .0
         }
@@ -68,6 +69,7 @@ fn server() {
 pub(crate) struct SurvivingMount {
     place: TempDir,
     control: Option<OwnedFd>,
+    backing: Option<BackingHandles>,
     server: Option<Child>,
     /// Replies after which each server dies; `None`: it lives.
     replies: Option<u32>,
@@ -90,9 +92,11 @@ impl SurvivingMount {
         let place = tempfile::tempdir_in("/var/tmp").unwrap();
         std::fs::create_dir(place.path().join("dir")).unwrap();
         create_journal(&place.path().join("journal"), 4 << 20).unwrap();
+        let backing = BackingHandles::open(&place.path().join("dir"), 1).unwrap();
         let mut mount = SurvivingMount {
             place,
             control: None,
+            backing: Some(backing),
             server: None,
             replies: None,
         };
@@ -149,6 +153,9 @@ impl SurvivingMount {
 
     fn take_over(&mut self) {
         let socket = self.start(true);
+        // Its disk does not fail, so all servers may have the same.
+        let backing = self.backing.as_ref().map(|all| all.next().unwrap());
+        send(socket.as_fd(), backing.as_ref().map(AsFd::as_fd));
         send(socket.as_fd(), self.control.as_ref().map(AsFd::as_fd));
     }
 

@@ -118,6 +118,11 @@ impl<K: ServerKind> TestDatabase for DatabaseServer<K> {
         }
     }
 
+    fn is_running(&mut self) -> bool {
+        let running = self.running.as_mut();
+        running.is_some_and(|running| matches!(running.child().try_wait(), Ok(None)))
+    }
+
     fn settle(&self) {
         until("the killed client's session is over", || {
             self.sure(self.kind.sessions()).trim() == "0"
