@@ -89,7 +89,8 @@ pub struct AttachDirectory {
     #[arg(long)]
     passthrough: bool,
     /// Get the kernel's requests by io_uring, for several programs or threads that sync at once (Linux 6.14;
-    /// root allows it by `echo Y > /sys/module/fuse/parameters/enable_uring`). --threads counts each core's
+    /// root allows it by `echo Y > /sys/module/fuse/parameters/enable_uring`). --threads counts each core's.
+    /// Implies --restarts 0
     #[arg(long)]
     io_uring: bool,
     /// How many times a serving process that died is replaced within ten minutes, while programs
@@ -161,16 +162,12 @@ impl AttachDirectory {
             );
             return Err(UsageError(sentence).into());
         }
-        if self.io_uring && self.restarts.is_some_and(|restarts| restarts > 0) {
-            let sentence = "--io-uring and --restarts exclude each other: the kernel sends requests that it had \
-                            sent by io_uring to no other process";
-            return Err(UsageError(sentence.to_owned()).into());
-        }
+        let restarts = self.restarts()?;
         netram_mount::check(&self.dir, &self.on)?;
         let ups = self.ups.source()?;
         self.make_journal()?;
         let rule = ReplacementRule {
-            restarts: self.restarts()?,
+            restarts,
             hung_after: Some(self.hung_after.map_or(HUNG_AFTER_DEFAULT, |time| time.0))
                 .filter(|time| !time.is_zero()),
             at_once: self.restart_at_once,
@@ -202,14 +199,20 @@ impl AttachDirectory {
 
     /// How often a server is replaced.
     fn restarts(&self) -> Result<u8> {
-        match (self.passthrough, self.restarts) {
-            (false, asked) => Ok(asked.unwrap_or(RESTARTS_DEFAULT)),
-            (true, None | Some(0)) => Ok(0),
-            (true, Some(_)) => {
-                let sentence = "a file that the kernel reads itself is lost with the process that serves it: leave out \
-                                --passthrough or --restarts";
-                Err(UsageError(sentence.to_owned()).into())
-            }
+        let (flag, why) = match (self.io_uring, self.passthrough) {
+            (false, false) => return Ok(self.restarts.unwrap_or(RESTARTS_DEFAULT)),
+            (true, _) => (
+                "--io-uring",
+                "the kernel sends what it sent by io_uring to no other process",
+            ),
+            (false, true) => (
+                "--passthrough",
+                "a file that the kernel reads itself is lost with the process that serves it",
+            ),
+        };
+        match self.restarts {
+            None | Some(0) => Ok(0),
+            Some(_) => Err(UsageError(format!("{why}: leave out {flag} or --restarts")).into()),
         }
     }
 
