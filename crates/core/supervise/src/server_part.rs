@@ -62,8 +62,15 @@ pub fn prepare() -> io::Result<Heartbeat> {
 /// Marks this process, and those that it starts or becomes, as one for which memory reclaim does not wait to
 /// write something. This takes CAP_SYS_RESOURCE.
 pub fn become_io_flusher() {
-    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
-        tracing::warn!(%error, "cannot mark this process as an I/O flusher; when memory is short, the kernel and this process may deadlock");
+    match rustix::process::configure_io_flusher_behavior(true) {
+        Ok(()) => (),
+        // Root in a container, too, may lack the right.
+        Err(error) if error == rustix::io::Errno::PERM => {
+            tracing::info!(%error, "this process is not marked as an I/O flusher; when memory is short, the kernel and this process may deadlock");
+        }
+        Err(error) => {
+            tracing::warn!(%error, "cannot mark this process as an I/O flusher; when memory is short, the kernel and this process may deadlock")
+        }
     }
 }
 

@@ -239,6 +239,7 @@ impl AttachDirectory {
     fn part(&self, survive: bool) -> Result<MountServerPart> {
         Ok(MountServerPart {
             serve_mount: JsonPath::of(&std::path::absolute(&self.dir)?),
+            named: Some(JsonPath::of(&self.dir)),
             journal: JsonPath::of(&std::path::absolute(&self.on)?),
             sync: self.sync.clone(),
             checkpoint: self.checkpoint.map(|time| time.0),

@@ -56,6 +56,9 @@ impl JsonPath {
 pub(crate) struct MountServerPart {
     /// The directory.
     pub(super) serve_mount: JsonPath,
+    /// The directory as the user named it, for reports.
+    #[serde(default)]
+    pub(super) named: Option<JsonPath>,
     pub(super) journal: JsonPath,
     /// `remote`, `disk` or `both`.
     pub(super) sync: Option<String>,
@@ -163,7 +166,8 @@ impl MountServerPart {
         let (dir, journal) = (self.serve_mount.path(), self.journal.path());
         let (mount, report) = Mount::begin(&dir, &journal, self.options())?;
         self.watch_ups(&mount)?;
-        for line in report_lines(&dir, &report, self.json)? {
+        let named = self.named.as_ref().map(JsonPath::path);
+        for line in report_lines(named.as_deref().unwrap_or(&dir), &report, self.json)? {
             ServerLine::Report(line).say();
         }
         ServerLine::Mounted(JsonPath::of(mount.dir())).say();
