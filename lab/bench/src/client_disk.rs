@@ -57,6 +57,13 @@ impl ClientDisk {
         wait_until("no process uses the client's disk", || {
             Ok(tool("umount", &[&root]).is_ok())
         })?;
+        // A process in another namespace of mounts may have it a moment longer. Mounted before that ends, it
+        // would still be the disk that was cut, which takes no writes.
+        let device = self.device.trim_start_matches("/dev/");
+        let used = Path::new("/proc/fs/ext4").join(device);
+        wait_until("no other namespace has the client's disk mounted", || {
+            Ok(!used.exists())
+        })?;
         self.mount()
     }
 }

@@ -331,7 +331,15 @@ fn a_client_with_the_cluster_key_cannot_touch_another_ones_deposit() {
         let (_, refused) = open(key, u32::MAX);
         assert_eq!(refused.refusal(), Some(RefusalReason::NotOwner));
     }
-    let report = lender.report().deposits.remove(0);
+    // A report may be of the moment before.
+    let deadline = std::time::Instant::now() + PATIENCE;
+    let report = loop {
+        let report = lender.report().deposits.remove(0);
+        if report.slots == 8 || std::time::Instant::now() > deadline {
+            break report;
+        }
+        std::thread::yield_now();
+    };
     assert_eq!((report.slots, report.connected), (8, true));
     let whole = format!("{:032x}", owner.journal.0);
     assert_eq!(
