@@ -1,4 +1,4 @@
-//! What an inode is, and by which it is known again.
+//! Kind and identity of an inode, by which it is known again.
 
 use std::os::fd::BorrowedFd;
 

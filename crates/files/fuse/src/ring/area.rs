@@ -25,7 +25,7 @@ const PAYLOAD_AT: usize = 4096;
 
 /// Memory that the kernel uses while a command is under way, and this process otherwise.
 ///
-/// It is never freed: only the end of the process is sure to end the kernel's use.
+/// The memory is never freed: only the end of the process is sure to end the kernel's use.
 pub(super) struct RingArea {
     start: NonNull<u8>,
     payload_bytes: usize,
