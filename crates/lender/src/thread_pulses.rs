@@ -13,7 +13,7 @@ pub(crate) struct ThreadPulses {
 }
 
 impl ThreadPulses {
-    /// Nothing was asked of these threads yet.
+    /// These threads have not been asked yet.
     pub(crate) fn new(threads: usize) -> ThreadPulses {
         ThreadPulses {
             asked: AtomicU64::new(0),

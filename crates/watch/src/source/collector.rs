@@ -7,7 +7,7 @@
 //! | `netram-local` | looks for journals that are open on this machine |
 //! | `netram-view` | publishes the state twice a second |
 //!
-//! Whoever shows the state takes the last one that was published, and waits for nobody.
+//! A view takes the last state that was published, and waits for nobody.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};

@@ -29,7 +29,7 @@ const COMPLAINTS: [&str; 9] = [
     "not connected",
 ];
 
-/// What PostgreSQL says of a client that the test has killed.
+/// PostgreSQL's sentence about a client that the test has killed.
 const CLIENT_KILLED: &str = "connection to client lost";
 
 struct Survival {

@@ -23,6 +23,8 @@ pub(crate) struct QueuePlace {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     device: Arc<FuseDevice>,
     area: RingArea,
+    /// Addresses and lengths of the area's parts, which the kernel reads when the place is taken.
+    parts: Box<[(u64, u64); 2]>,
     queue: u16,
     /// Id of the request that this process has. While there is none, the kernel uses the area.
     held: Option<u64>,
@@ -36,16 +38,16 @@ impl QueuePlace {
             .setup_defer_taskrun()
             .build(1)?;
         let area = RingArea::new(payload_bytes);
+        let parts = Box::new(area.parts());
         let mut place = QueuePlace {
             ring,
             device,
             area,
+            parts,
             queue,
             held: None,
         };
-        let parts = Box::new(place.area.parts());
-        place.push(REGISTER, 0, Some(parts.as_ptr() as u64))?;
-        // The kernel has read the two lengths when this returns.
+        place.push(REGISTER, 0)?;
         place.submit(0)?;
         Ok(place)
     }
@@ -86,11 +88,12 @@ impl QueuePlace {
         if !area::reply(bytes, &reply_header(unique, errno, body.len()), body) {
             return Err(io::ErrorKind::WriteZero.into());
         }
-        self.push(COMMIT_AND_FETCH, commit, None)
+        self.push(COMMIT_AND_FETCH, commit)
     }
 
     /// Queues a command.
-    fn push(&mut self, operation: u32, commit: u64, parts: Option<u64>) -> io::Result<()> {
+    fn push(&mut self, operation: u32, commit: u64) -> io::Result<()> {
+        let registers = operation == REGISTER;
         let mut command = [0; 80];
         // Flags, the id of what is committed, the queue.
         command[8..16].copy_from_slice(&commit.to_ne_bytes());
@@ -98,16 +101,17 @@ impl QueuePlace {
         let descriptor = types::Fd(self.device.as_fd().as_raw_fd());
         let mut entry = opcode::UringCmd80::new(descriptor, operation)
             .cmd(command)
-            .addr(parts)
+            .addr(registers.then_some(self.parts.as_ptr() as u64))
             .build();
-        if parts.is_some() {
+        if registers {
             const { assert!(size_of::<squeue::Entry128>() == 128) };
             let count = (&raw mut entry).cast::<u8>().wrapping_add(COUNT_AT).cast::<u32>();
             // SAFETY: an entry is the kernel's `struct io_uring_sqe`, 128 bytes of integers, which has its
             // 32-bit `len` at byte 24.
             unsafe { count.write_unaligned(2) };
         }
-        // SAFETY: the device and the area live as long as the process, or until the command has ended.
+        // SAFETY: the device and the area live as long as the process, or until the command has ended. The kernel
+        // reads the parts while it takes the command, and this value has them until then.
         unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)
     }
 
