@@ -110,8 +110,8 @@ impl QueuePlace {
             // 32-bit `len` at byte 24.
             unsafe { count.write_unaligned(2) };
         }
-        // SAFETY: the device and the area live as long as the process, or until the command has ended. The kernel
-        // reads the parts while it takes the command, and this value has them until then.
+        // SAFETY: the device and the area live as long as the process, or until the command has ended. The
+        // kernel reads the parts while it takes the command, and this value has them until then.
         unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)
     }
 
